@@ -128,7 +128,7 @@ def reset_counts() -> None:
 
 
 def _line(done: Judged, as_json: bool) -> str:
-    wrong = [{"game": one.game, "what": one.what, "since": one.told_at.isoformat(), "ratio": round(one.ratio, 3),
+    wrong = [{"game": one.game, "what": one.what, "since": one.detected_at.isoformat(), "ratio": round(one.ratio, 3),
               "change": one.change} for one in done.standing]  # fmt: skip
     until = None if done.until is None else done.until.isoformat()
     if as_json:

@@ -34,7 +34,7 @@ def doctor(
 ) -> None:
     """Examine how the files of tables lie, say what is unhealthy and what mending would gain. Changes nothing.
 
-    Works on any Delta table, whoever wrote it. Reads the log, not the data, and needs no Spark. The settings under
+    Works on any Delta table, of any writer. Reads the log, not the data, and needs no Spark. The settings under
     health say what counts as unhealthy. Each finding names the command that mends it, where there is one; --html and
     --json tell what such commands predicted and what came of it.
     --guards lists every rule with its source, what holds it and whether it is kept; it reads logs and stores.

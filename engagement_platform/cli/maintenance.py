@@ -28,7 +28,7 @@ def optimize(
 ) -> None:
     """Merge small files and order them anew, partition by partition, most files saved per second first.
 
-    No row changes, and readers and streams see none twice. Writers come first: a table that somebody writes is
+    No row changes, and readers and streams see none twice. Writers come first: a table that is being written is
     touched when it is free, for one partition at a time. What does not fit into the budget, the next call does.
     Exit status: 0 also when something is left for the next call, 1 with the reason. A table that cannot be read or
     rewritten is named, and the others are done all the same.

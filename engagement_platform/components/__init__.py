@@ -1,4 +1,4 @@
-"""Dagster components: tables of somebody's own, declared in a `defs.yaml` file, as `engagement_platform.NAME`."""
+"""Dagster components: tables of your own, declared in a `defs.yaml` file, as `engagement_platform.NAME`."""
 
 from engagement_platform.components.kafka_table import KafkaTable
 from engagement_platform.components.maintained_table import MaintainedTable

@@ -1,4 +1,4 @@
-"""The component that looks after a table which somebody else writes. OPTIMIZE and VACUUM need nothing
+"""The component that looks after a table which another writer fills. OPTIMIZE and VACUUM need nothing
 declared: maintenance takes every table of the lake."""
 
 import dagster as dg
@@ -16,7 +16,7 @@ description: Orders, written by the shop's own job.
 
 @dg.scaffold_with(scaffolder(EXAMPLE))
 class MaintainedTable(MaintainedTableDeclaration, Described, dg.Component):
-    """A Delta table of the lake that somebody else writes, checked like the platform's own.
+    """A Delta table of the lake that another writer fills, checked like the platform's own.
 
     With it come an asset, a check of the layout of its files, and a sensor that examines after commits.
     Maintenance takes every table of the lake, with or without this.

@@ -52,7 +52,7 @@ def judged_metadata(done: Judged, figures: Sequence[Mapping[str, object]], playe
     figures: rows as KPI_SCHEMA says, of the last complete minutes, by game and minute. players: with features.
     """
     value, until = dg.MetadataValue, done.until
-    wrong = [f"{one.game}: {one.what} since {one.told_at:%Y-%m-%d %H:%M} UTC" for one in done.standing]
+    wrong = [f"{one.game}: {one.what} since {one.detected_at:%Y-%m-%d %H:%M} UTC" for one in done.standing]
     new = sorted({str(row["game"]) for row in figures} - set(done.games))
     shown: Metadata = {
         "players": value.int(players),

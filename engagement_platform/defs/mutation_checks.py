@@ -89,11 +89,11 @@ def announced_rows(settings: Settings, stores: Stores, batches: int = ANNOUNCED_
 def _announced(settings: Settings, record: BatchRecord) -> Announced | None:
     counts, manifest = record.counts, record.manifest
     marker = Transaction(f"{manifest.app_id}/notification/append", manifest.batch_id).marker
-    told = log.find_commit(NOTIFICATION.uri(settings.lake), marker)
-    if told is None:
+    commit = log.find_commit(NOTIFICATION.uri(settings.lake), marker)
+    if commit is None:
         return None
     seen = sum(counts.get(kind, 0) for kind in ("inserted", "updated", "deleted"))
-    return Announced(str(manifest), seen, told.rows_added)
+    return Announced(str(manifest), seen, commit.rows_added)
 
 
 def not_announced(found: Sequence[Announced]) -> list[str]:

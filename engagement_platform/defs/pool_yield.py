@@ -1,7 +1,7 @@
 """Whether another run waits for the pool that this one holds.
 
 A run that drains would hold it for as long as messages come, up to `drain.max_duration`, while a backfill, a redrive or
-a replay that somebody launched stands in the queue. The sensor launches the next drain when that one has ended.
+a replay that was launched by hand is queued. The sensor launches the next drain when that one has ended.
 """
 
 import time

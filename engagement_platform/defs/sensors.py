@@ -34,7 +34,7 @@ Look = Callable[[dg.SensorEvaluationContext, Settings], Answer]
 Results = Callable[[Waiting], Sequence[dg.AssetCheckResult]]
 
 TRIED_AGAIN = dg.RetryPolicy(max_retries=2, delay=30, backoff=dg.Backoff.EXPONENTIAL)
-"""Of maintenance and moves: a lease that somebody holds, or a store that is away, is there again in a minute."""
+"""Of maintenance and moves: a lease that another run holds, or a store that is away, is there again in a minute."""
 
 
 def is_automatic() -> bool:

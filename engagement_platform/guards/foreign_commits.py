@@ -26,7 +26,7 @@ from engagement_platform.settings import Settings
 REWRITES = frozenset({"OPTIMIZE", "REORG"})
 
 REPORTED_FOR = timedelta(days=1)
-"""So long a foreign commit is reported, however many commits follow it (a guess: somebody looks once a day)."""
+"""So long a foreign commit is reported, however many commits follow it (a guess: an operator looks once a day)."""
 
 METADATA = MetaData()
 

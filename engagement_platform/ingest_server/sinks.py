@@ -20,7 +20,7 @@ from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.spool import Segment, spool_folder
 from engagement_platform.settings import Settings
-from engagement_platform.sources.s3_sqs_aws import said as reason_of
+from engagement_platform.sources.s3_sqs_aws import reason_of
 
 EVENTS = "events"
 

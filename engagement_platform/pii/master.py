@@ -22,7 +22,7 @@ from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.sealing import Sealer, new_key
 from engagement_platform.settings import Settings
-from engagement_platform.sources.s3_sqs_aws import said as reason_of
+from engagement_platform.sources.s3_sqs_aws import reason_of
 
 _LOCAL, _KMS = "local:", "kms:"
 

@@ -15,7 +15,7 @@ def state_part(frame: DataFrame, kind: str) -> DataFrame:
     """Rows that fill one of the structs of the state.
 
     row: of the Data Table (sequence null) or the changeset. edge: accepted CONVERTs and DELETEs. patch: accepted
-    UPDATEs. said: names of ids; request_id is that of the RENAME, null for an engagement.
+    UPDATEs. name_evidence: names of ids; request_id is that of the RENAME, null for an engagement.
     """
     columns = [F.col("organization_id")]
     for name, fields in STATE_FIELDS.items():

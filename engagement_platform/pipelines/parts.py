@@ -158,8 +158,8 @@ class TopicBatch:
         """Rejected records, without those that quarantine holds already when they may have been seen before.
 
         The same bytes at the same coordinates are the same record, whatever it was rejected for then. A topic that was
-        made anew counts its offsets from 0 again, so coordinates alone would not do; but where somebody was erased they
-        are all that is left, and what stood there must not come back.
+        made anew counts its offsets from 0 again, so coordinates alone would not do; but of an erased subject they are
+        all that is left, and what stood there must not come back.
         """
         if not self.manifest.is_replay:
             return self.rejected_rows

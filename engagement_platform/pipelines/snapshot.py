@@ -35,7 +35,7 @@ SEQUENCES = 1 << 40
 """More than there will be. Delta keeps the greatest version of a transaction, also over a RESTORE (4.4.0), so a restore
 that takes a watermark back adds this to the version; the watermark is the rest."""
 DATA = data_table("liquid")
-"""The Data Table; whoever only reads needs not know its layout."""
+"""The Data Table; a reader need not know its layout."""
 
 _PUBLISHED_BY: Mapping[str, tuple[Table, str]] = {
     CHANGESET.name: (DATA, "tables/data"),

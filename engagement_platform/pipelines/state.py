@@ -24,7 +24,7 @@ _DIGEST_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An engagement as its events said it, whatever requests make of it."""
+    """An engagement as its events have it, whatever requests make of it."""
 
     engagement_id: str
     engagement_date: date
@@ -33,9 +33,9 @@ class Row:
     """None: a tombstone. The row is deleted for good, and only what tells later copies apart is kept of it."""
     version: int
     original: Content | None
-    """As its event said it; None for a tombstone."""
+    """As its event has it; None for a tombstone."""
     earlier: Mapping[int, bytes]
-    """Version -> digest of what it said, for lower versions that landed; a tombstone has its own version's, too."""
+    """Version -> digest of its content, for lower versions that landed; a tombstone has its own version's, too."""
 
     @property
     def digests(self) -> dict[int, bytes]:
@@ -140,8 +140,8 @@ def _age(row: Mapping[str, Any]) -> tuple[int, int]:
 def digest(person_id: str, engagement_ts: datetime, content: Content) -> bytes:
     """What two copies of a version must share: person, time and content, without the name, as 16 bytes."""
     attributes = None if content.attributes is None else sorted(content.attributes.items())
-    said = [person_id, engagement_ts.isoformat(), content.type, content.channel, content.subject, attributes]
-    return blake2b(json.dumps(said).encode(), digest_size=_DIGEST_BYTES).digest()
+    hashed = [person_id, engagement_ts.isoformat(), content.type, content.channel, content.subject, attributes]
+    return blake2b(json.dumps(hashed).encode(), digest_size=_DIGEST_BYTES).digest()
 
 
 def content_of(row: Mapping[str, Any]) -> Content:

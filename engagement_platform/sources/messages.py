@@ -97,7 +97,7 @@ class Reason(StrEnum):
         "too_late",
         "execution_ts is further back than mutation.max_lateness at the time the request was produced.",
     )
-    ERASED = ("erased", "The message was about somebody who is erased; nothing of it is kept.")
+    ERASED = ("erased", "The message was about an erased person; nothing of it is kept.")
 
 
 class Rejection(NamedTuple):

@@ -146,24 +146,24 @@ def _parse(text: str, max_bytes: int = MAX_MESSAGE_BYTES) -> JsonObject:
         raise _Unusable("not_utf8", "The message holds half of a surrogate pair.") from None
 
 
-def _message(said: JsonObject, wrapper: Wrapper, buckets: frozenset[str], wrappings: int) -> Announced:
-    if said.get("Event") == "s3:TestEvent":
+def _message(message: JsonObject, wrapper: Wrapper, buckets: frozenset[str], wrappings: int) -> Announced:
+    if message.get("Event") == "s3:TestEvent":
         return Announced(ignored={"test_event": 1})
-    kind = said.get("Type")
+    kind = message.get("Type")
     if isinstance(kind, str) and kind in _CONFIRMATIONS:
         # Nobody but a person may follow its link: who can write to the queue could make this process call anything.
         raise _Unusable("confirmation", "SNS asks to confirm a subscription; open SubscribeURL by hand if it is yours.")
-    if isinstance(inner := said.get("Message"), str) and ("TopicArn" in said or kind == "Notification"):
+    if isinstance(inner := message.get("Message"), str) and ("TopicArn" in message or kind == "Notification"):
         if wrapper not in ("auto", "sns"):
             raise _Unusable("other_wrapper", f"The message came through SNS, and messageWrapper is {wrapper}.")
         if wrappings == 0:
             raise _Unusable("too_deep", "The message is wrapped again and again.")
         return _message(_parse(inner), wrapper if wrapper == "auto" else "none", buckets, wrappings - 1)
-    if "detail-type" in said:
+    if "detail-type" in message:
         if wrapper not in ("auto", "eventbridge"):
             raise _Unusable("other_wrapper", f"The message came through EventBridge, and messageWrapper is {wrapper}.")
-        return _collected(_bridged, [said], buckets)
-    records = said.get("Records")
+        return _collected(_bridged, [message], buckets)
+    records = message.get("Records")
     if not isinstance(records, list) or not records:
         raise _Unusable("no_s3_event", "The message is JSON, but no event of S3: it has no Records.")
     if wrapper not in ("auto", "none"):
@@ -187,39 +187,39 @@ def _collected(
     return Announced(tuple(files), ignored, tuple(refused))
 
 
-def _record(said: JsonObject, buckets: frozenset[str]) -> S3File:
+def _record(record: JsonObject, buckets: frozenset[str]) -> S3File:
     """One of the Records of S3 itself, whose keys are form-encoded."""
-    source = said.get("eventSource")
+    source = record.get("eventSource")
     if source is not None and not (isinstance(source, str) and source.endswith(":s3")):
         raise _Unusable("other_source", "A record comes from another service than S3.")
-    if not _text(said, "eventName").removeprefix("s3:").startswith("ObjectCreated:"):
+    if not _text(record, "eventName").removeprefix("s3:").startswith("ObjectCreated:"):
         raise _Nothing("not_created")
-    s3 = _object(said.get("s3"), "s3 of a record")
+    s3 = _object(record.get("s3"), "s3 of a record")
     s3_object = _object(s3.get("object"), "object of a record")
     return _file(
         bucket=_text(_object(s3.get("bucket"), "bucket of a record"), "name"),
         key=_decoded(_text(s3_object, "key")),
         s3_object=s3_object,
         names=("versionId", "eTag"),
-        event_time=said.get("eventTime"),
+        event_time=record.get("eventTime"),
         buckets=buckets,
     )
 
 
-def _bridged(said: JsonObject, buckets: frozenset[str]) -> S3File:
+def _bridged(event: JsonObject, buckets: frozenset[str]) -> S3File:
     """An event of EventBridge: one object, its key as it is."""
-    if said.get("source") != "aws.s3":
+    if event.get("source") != "aws.s3":
         raise _Unusable("other_source", "The event of EventBridge comes from another service than S3.")
-    if said.get("detail-type") != "Object Created":
+    if event.get("detail-type") != "Object Created":
         raise _Nothing("not_created")
-    detail = _object(said.get("detail"), "detail")
+    detail = _object(event.get("detail"), "detail")
     s3_object = _object(detail.get("object"), "object")
     return _file(
         bucket=_text(_object(detail.get("bucket"), "bucket"), "name"),
         key=_text(s3_object, "key"),
         s3_object=s3_object,
         names=("version-id", "etag"),
-        event_time=said.get("time"),
+        event_time=event.get("time"),
         buckets=buckets,
     )
 
@@ -272,17 +272,17 @@ def _object(value: object, what: str) -> JsonObject:
 
 
 def _text(value: JsonObject, name: str) -> str:
-    said = value.get(name)
-    if not isinstance(said, str) or not said:
+    text = value.get(name)
+    if not isinstance(text, str) or not text:
         raise _Unusable("missing_field", f"{name} of a record is missing, or no text.")
-    return said
+    return text
 
 
 def _optional(value: JsonObject, name: str) -> str | None:
-    said = value.get(name)
-    if not isinstance(said, str) or not said:
+    text = value.get(name)
+    if not isinstance(text, str) or not text:
         return None
-    if not _GIVEN_OUT.fullmatch(said):
+    if not _GIVEN_OUT.fullmatch(text):
         raise _Unusable("wrong_type", f"{name} of a record is nothing that S3 gives out.")
     # S3 says "null" for objects from before a bucket was versioned, and takes that as a version.
-    return said
+    return text

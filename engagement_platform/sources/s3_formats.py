@@ -325,7 +325,7 @@ def _lines(stream: BinaryIO, options: S3SqsOptions) -> Iterator[Line]:
 
 
 def _pieces(numbered: Iterator[Line]) -> Iterator[list[Line]]:
-    """Lines in lists of what a task holds at a time. What came before a break is handed out before it is told."""
+    """Lines in lists of what a task holds at a time. What came before a break is yielded before it is reported."""
     piece: list[Line] = []
     size = 0
     broken: Exception | None = None

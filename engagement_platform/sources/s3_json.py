@@ -64,8 +64,8 @@ def _struct(fields: list[pa.Field]) -> Callable[[object, str], JsonObject] | Non
         return None
 
     def read_object(value: object, name: str) -> JsonObject:
-        said = _of(dict, value, name)
-        return {own: read(said.get(own), f"{name}.{own}" if name else own) for own, read in readers.items()}
+        parsed = _of(dict, value, name)
+        return {own: read(parsed.get(own), f"{name}.{own}" if name else own) for own, read in readers.items()}
 
     return read_object
 

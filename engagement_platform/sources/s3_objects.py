@@ -1,4 +1,4 @@
-"""What one task does: reads its share of a batch's objects by name, the very content that an event told of.
+"""What one task does: reads its share of a batch's objects by name, the very content that an event announced.
 
 Objects are opened a few ahead and never listed; each that cannot be read becomes a dead letter. What bytes mean is
 `s3_formats`.
@@ -19,7 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 from engagement_platform.errors import PlatformError
 from engagement_platform.sources.s3_events import Refusal, S3File
 from engagement_platform.sources.s3_formats import Bad, Shape, Unreadable, decode
-from engagement_platform.sources.s3_sqs_aws import client, said
+from engagement_platform.sources.s3_sqs_aws import client, reason_of
 from engagement_platform.sources.s3_sqs_errors import BadRecords, NoDeadLetterQueue, ObjectNotReadable
 from engagement_platform.sources.s3_sqs_options import S3SqsOptions
 from engagement_platform.sources.s3_sqs_queue import send_dead_letter
@@ -53,7 +53,7 @@ _NO_OBJECT = "engagement-platform/no-such-object"
 
 
 class Gone(Exception):
-    """The content that an event told of is not there any more."""
+    """The content that an event announced is not there any more."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.code)
@@ -107,18 +107,18 @@ class Objects:
                 raise Gone(refusal) from None
             if code in _DENIED and self._is_denied_alone(file):
                 raise Unreadable("these credentials may not read the object") from None
-            raise ObjectNotReadable(file.url, said(failed)) from failed
+            raise ObjectNotReadable(file.url, reason_of(failed)) from failed
         except ParamValidationError:
             raise Gone(Refusal("bad_name", "S3 cannot have an object of this name.")) from None
         except BotoCoreError as failed:
-            raise ObjectNotReadable(file.url, said(failed)) from failed
+            raise ObjectNotReadable(file.url, reason_of(failed)) from failed
         return cast(BinaryIO, _Body(answer["Body"], file))
 
     def _is_denied_alone(self, file: S3File) -> bool:
         """Whether a refusal is about this object, and not about every object of a bucket that the stream is for.
 
         Asks for an object that is not there: "not found" says that the bucket can be read. A bucket that nobody named
-        in the option buckets is somebody else's.
+        in the option buckets belongs to another stream.
         """
         if file.bucket not in self._buckets:
             return True
@@ -144,7 +144,7 @@ class _Body(io.RawIOBase):
         try:
             content = self._body.read(len(buffer))
         except BotoCoreError as failed:
-            raise ObjectNotReadable(self._file.url, said(failed)) from failed
+            raise ObjectNotReadable(self._file.url, reason_of(failed)) from failed
         buffer[: len(content)] = content
         return len(content)
 

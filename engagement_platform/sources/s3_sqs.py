@@ -227,15 +227,15 @@ class S3SqsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _take(self, stream: str, messages: list[Message]) -> None:
         """Write down which files messages name, bury what cannot be used, and let go of what names nothing."""
         wrapper, buckets = self._options.message_wrapper, self._options.buckets
-        told = [(message, read_message(message.body, wrapper=wrapper, buckets=buckets)) for message in messages]
+        parsed = [(message, read_message(message.body, wrapper=wrapper, buckets=buckets)) for message in messages]
         self._state.arrive(
-            stream, [Arrived(m.message_id, m.receipt, m.sent_ms, said.files) for m, said in told if said.files]
+            stream, [Arrived(m.message_id, m.receipt, m.sent_ms, body.files) for m, body in parsed if body.files]
         )
-        for message, said in told:
-            if said.refused:
+        for message, body in parsed:
+            if body.refused:
                 dead_letters = self._queue.dead_letter_queue()
                 if dead_letters is None:
-                    raise NoDeadLetterQueue(f"Message {message.message_id}", said.refused[0].sentence)
-                self._queue.bury(dead_letters, message, said.refused)
-                log.warning("s3-sqs: message %s is a dead letter: %s", message.message_id, said.refused[0].sentence)
-        self._queue.delete({m.message_id: m.receipt for m, said in told if not said.files})
+                    raise NoDeadLetterQueue(f"Message {message.message_id}", body.refused[0].sentence)
+                self._queue.bury(dead_letters, message, body.refused)
+                log.warning("s3-sqs: message %s is a dead letter: %s", message.message_id, body.refused[0].sentence)
+        self._queue.delete({m.message_id: m.receipt for m, body in parsed if not body.files})

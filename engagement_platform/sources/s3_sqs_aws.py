@@ -32,7 +32,7 @@ def _session(region: str | None) -> Any:
     return boto3.session.Session(region_name=region)
 
 
-def said(failed: BotoCoreError | ClientError) -> str:
+def reason_of(failed: BotoCoreError | ClientError) -> str:
     """The code and words of a failed call, without what it was called with."""
     if isinstance(failed, ClientError):
         error = failed.response.get("Error", {})

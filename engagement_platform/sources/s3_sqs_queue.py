@@ -17,7 +17,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from engagement_platform.sources.s3_events import Refusal
-from engagement_platform.sources.s3_sqs_aws import client, said
+from engagement_platform.sources.s3_sqs_aws import client, reason_of
 from engagement_platform.sources.s3_sqs_errors import QueueUnavailable
 from engagement_platform.sources.s3_sqs_options import S3SqsOptions
 
@@ -41,7 +41,7 @@ class Message:
 
 
 class Queue:
-    """One queue, asked by the driver only. Raises QueueUnavailable where nothing else is said."""
+    """One queue, asked by the driver only. Raises QueueUnavailable where nothing else is stated."""
 
     def __init__(self, options: S3SqsOptions) -> None:
         self._options = options
@@ -168,7 +168,7 @@ class Queue:
         try:
             return getattr(self._sqs, name)(**arguments)
         except (BotoCoreError, ClientError) as failed:
-            raise QueueUnavailable(self._url, said(failed)) from failed
+            raise QueueUnavailable(self._url, reason_of(failed)) from failed
 
 
 def send_dead_letter(sqs: Any, queue_url: str, body: str, refusals: list[Refusal], source: str) -> None:
@@ -183,7 +183,7 @@ def send_dead_letter(sqs: Any, queue_url: str, body: str, refusals: list[Refusal
             MessageAttributes={k: {"DataType": "String", "StringValue": v} for k, v in attributes.items()},
         )
     except (BotoCoreError, ClientError) as failed:
-        raise QueueUnavailable(queue_url, said(failed)) from failed
+        raise QueueUnavailable(queue_url, reason_of(failed)) from failed
 
 
 def _tens(receipts: Mapping[str, str]) -> list[list[tuple[str, str]]]:

@@ -239,7 +239,7 @@ class S3SqsState:
     def renew(self, stream: str, files: Sequence[S3File]) -> None:
         """Make these all the files of a stream, waiting in their order; what it had before is forgotten.
 
-        For streams that are told what to read, and have no messages.
+        For streams whose files are given, without messages.
         """
         unique = {self._identity(file): file for file in files}
         rows = [self._row(stream, n, identity, 0, file) for n, (identity, file) in enumerate(unique.items(), 1)]

@@ -28,7 +28,7 @@ from engagement_platform.verify.snapshot import LakeSnapshot, lake_snapshot
 
 _IDENTITY = "every identity follows from its event and the edges"
 _CONTENTS = "every engagement says what its event and its patches make of it"
-_NAMES = "every name is the newest that was said, as requests hand it on"
+_NAMES = "every name is the newest of its evidence, as requests hand it on"
 _PERSON = ["organization_id", "id"]
 
 

@@ -73,7 +73,7 @@ class MemoryLake:
                 self.changeset.append({**image, "sequence": self.sequence})
             if row["name"] is not None:
                 ts = next(m["engagement_ts"] for offset, m in messages if offset == row["offset"])
-                self.evidence.append(Evidence(row["person_said"], row["name"], time_of(ts), None))
+                self.evidence.append(Evidence(row["named_id"], row["name"], time_of(ts), None))
             if row["change_type"] is not None:
                 self.notifications.append(row)
             if row["verdict"] == Verdict.QUARANTINE.value:

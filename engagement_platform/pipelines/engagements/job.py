@@ -119,7 +119,7 @@ class TablesProcess:
         if work.quarantined:
             writes.append(lambda: appends.add("quarantine", QUARANTINE, work.to_quarantine(), work.quarantined))
         if work.names:
-            writes.append(lambda: appends.add("mapping", MAPPING, said_names(work), work.names))
+            writes.append(lambda: appends.add("mapping", MAPPING, name_evidence(work), work.names))
         side_by_side(*writes)
         return {
             **work.received.counts(),
@@ -150,18 +150,18 @@ class NotificationProcess:
         return {"notifications": work.changes, **appends.counts()}
 
 
-def said_names(work: EngagementBatch) -> DataFrame:
-    """Rows for the mapping: names as they were said, not folded; those that it may have already are left out."""
-    said = work.plan.where(F.col("name").isNotNull()).select(
-        "organization_id", F.col("person_said").alias("id"), "name", "name_ts"
+def name_evidence(work: EngagementBatch) -> DataFrame:
+    """Rows for the mapping: names as events spell them, not folded; those that it may have already are left out."""
+    names = work.plan.where(F.col("name").isNotNull()).select(
+        "organization_id", F.col("named_id").alias("id"), "name", "name_ts"
     )
     if work.manifest.is_replay:
         mapping = work.lake.read(MAPPING, work.manifest.table_versions[MAPPING.name])
         kept_ = mapping.select("organization_id", "id", F.explode("evidence").alias("of"))
         known = mapping.where("evidence IS NULL").select(*_NAME)
         known = known.unionByName(kept_.select("organization_id", "id", "of.name", "of.name_ts"))
-        said = said.join(known, list(_NAME), "left_anti")
-    return said.withColumn("evidence", F.lit(None).cast(EVIDENCE_DDL))
+        names = names.join(known, list(_NAME), "left_anti")
+    return names.withColumn("evidence", F.lit(None).cast(EVIDENCE_DDL))
 
 
 def notifications(plan: DataFrame, manifest: Manifest) -> DataFrame:
@@ -218,7 +218,7 @@ def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, tomb
     decoded = withheld(decoded, ENGAGEMENTS, tombstones, lake)
     work = _resolved(lake, data, manifest, raw, decoded)
     if tombstones.organizations(PERSON) and work.names + work.copies(target=Target.DATA.value):
-        # Of somebody who became a person that is erased.
+        # Of persons who became a person that is erased.
         led = work.plan.where(F.col("person_id").startswith(PSEUDONYM))
         if not led.isEmpty():
             return _resolved(lake, data, manifest, raw, kept(with_tombstones(decoded, led)))

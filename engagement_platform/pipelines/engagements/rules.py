@@ -59,17 +59,17 @@ def resolve(
     for each other copy (a guess).
     """
     requests = Requests.of(organization_id, state)
-    told = _announced(organization_id, state, requests.identities, announced)
+    announced_identities = _announced(organization_id, state, requests.identities, announced)
     known = newest_rows(state)
     simple = _simple(copies, known, requests.patches, all_days=all_days)
-    plain = _inserted(copies.filter(simple), requests.identities, told)
+    plain = _inserted(copies.filter(simple), requests.identities, announced_identities)
     rows = copies.filter(pc.invert(simple)).to_pylist()
     by_id: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_id.setdefault(row["engagement_id"], []).append(row)
     decided: list[dict[str, Any]] = []
     for engagement_id, of_id in sorted(by_id.items()):
-        decided += _of_one_id(of_id, known.get(engagement_id), requests, told, all_days=all_days)
+        decided += _of_one_id(of_id, known.get(engagement_id), requests, announced_identities, all_days=all_days)
     return pa.concat_tables([plain, pa.Table.from_pylist(decided, schema=PLAN)])
 
 
@@ -94,13 +94,13 @@ def _simple(
     return simple if all_days else pc.and_(simple, pc.less_equal(copies.column("version"), 1))
 
 
-def _inserted(copies: pa.Table, identities: Identities, told: Identities) -> pa.Table:
+def _inserted(copies: pa.Table, identities: Identities, announced_identities: Identities) -> pa.Table:
     """The plan of copies that are new and alone."""
     copies = copies.combine_chunks()
     count = copies.num_rows
     sourced = copies.rename_columns({"person_id": "source_person_id"})
     now = identities_of(sourced, identities)
-    announced = now if told is identities else identities_of(sourced, told)
+    announced = now if announced_identities is identities else identities_of(sourced, announced_identities)
     content = pa.StructArray.from_arrays(
         [one_chunk(copies.column(name)) for name in ("type", "channel", "subject", "attributes")],
         fields=list(ROW.field("engagement").type),
@@ -110,7 +110,7 @@ def _inserted(copies: pa.Table, identities: Identities, told: Identities) -> pa.
         "verdict": _constant(Verdict.INSERT.value, count),
         "change_type": pc.if_else(pc.is_valid(announced), pa.scalar("INSERT"), pa.scalar(None, pa.string())),
         "announced_person_id": announced,
-        "person_said": copies.column("person_id"),
+        "named_id": copies.column("person_id"),
         "name": copies.column("person_name"),
         "name_ts": copies.column("engagement_ts"),
         "target": _constant(Target.DATA.value, count),
@@ -128,7 +128,7 @@ def _of_one_id(
     copies: Sequence[Mapping[str, Any]],
     known: Row | None,
     requests: Requests,
-    told: Identities,
+    announced_identities: Identities,
     *,
     all_days: bool,
 ) -> list[dict[str, Any]]:
@@ -145,11 +145,11 @@ def _of_one_id(
     plans: list[dict[str, Any]] = []
     new: list[dict[str, Any]] = []
     for copy in in_order:
-        said = digest(copy["person_id"], copy["engagement_ts"], content_of(copy))
+        own_digest = digest(copy["person_id"], copy["engagement_ts"], content_of(copy))
         is_first = copy["version"] not in held
         if copy["engagement_date"] != day:
             plan = _refused(copy, "moved_in_time")
-        elif held.setdefault(copy["version"], said) != said:
+        elif held.setdefault(copy["version"], own_digest) != own_digest:
             plan = _refused(copy, "version_conflict")
         else:
             plan = _plan(copy, Verdict.SUPERSEDED if is_first else Verdict.DUPLICATE)
@@ -158,7 +158,7 @@ def _of_one_id(
         plans.append(plan)
     if new:
         highest = max(new, key=lambda one: one["copy"]["version"])
-        _land(highest["plan"], highest["copy"], known, held, requests, told)
+        _land(highest["plan"], highest["copy"], known, held, requests, announced_identities)
     return plans
 
 
@@ -168,7 +168,7 @@ def _land(
     known: Row | None,
     held: Mapping[int, bytes],
     requests: Requests,
-    told: Identities,
+    announced_identities: Identities,
 ) -> None:
     """Put the row that an id has after its new versions into the plan of the copy with the highest new version."""
     if known is None or copy["version"] > known.version:
@@ -184,15 +184,15 @@ def _land(
     else:
         row = known
     top = row.version if row.source_person_id is None else row.version - 1
-    row = replace(row, earlier={version: said for version, said in held.items() if version <= top})
+    row = replace(row, earlier={version: each for version, each in held.items() if version <= top})
     organization_id = plan["organization_id"]
     patches = requests.patches.get(row.engagement_id, ())
     plan.update(row.columns(organization_id, patches), person_id=_person(organization_id, row, requests.identities))
     plan["target"] = (Target.CHANGESET if known else Target.DATA).value
     if known is not None and row.version == known.version:
         return
-    before = _person(organization_id, known, told) if known else None
-    now = _person(organization_id, row, told)
+    before = _person(organization_id, known, announced_identities) if known else None
+    now = _person(organization_id, row, announced_identities)
     plan["verdict"] = (Verdict.UPDATE if known else Verdict.INSERT).value
     plan.update(announced_person_id=now, previous_person_id=before, change_type=change_type(before, now))
 
@@ -213,7 +213,7 @@ def _person(organization_id: str, row: Row, identities: Identities) -> str | Non
 
 
 def _plan(copy: Mapping[str, Any], verdict: Verdict) -> dict[str, Any]:
-    names = {"person_said": copy["person_id"], "name": copy["person_name"], "name_ts": copy["engagement_ts"]}
+    names = {"named_id": copy["person_id"], "name": copy["person_name"], "name_ts": copy["engagement_ts"]}
     place = {name: copy[name] for name in ("topic", "partition", "offset", "organization_id")}
     return {**place, "verdict": verdict.value, **names}
 

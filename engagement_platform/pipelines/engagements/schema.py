@@ -55,7 +55,7 @@ STATE_FIELDS: Final[Mapping[str, Mapping[str, str]]] = {
         "request_id string, engagement_id string, execution_ts timestamp, type string, channel string, subject string, "
         "attributes map<string,string>, set_null array<string>, sequence bigint"
     ),
-    "said": _columns("id string, name string, name_ts timestamp, request_id string"),
+    "name_evidence": _columns("id string, name string, name_ts timestamp, request_id string"),
 }
 """The structs of the state, with their fields."""
 
@@ -68,7 +68,7 @@ def struct_ddl(fields: Mapping[str, str]) -> str:
 STATE_DDL: Final = ", ".join(
     ["organization_id string", *(f"{kind} {struct_ddl(fields)}" for kind, fields in STATE_FIELDS.items())]
 )
-"""What is known of an organization: each row of the state has one of row, edge, patch and said.
+"""What is known of an organization: each row of the state has one of row, edge, patch and name_evidence.
 
 sequence orders what was written: of two images of one version the greater counts, of two requests the smaller came
 first. Null: a row of the base, older than any image.
@@ -77,7 +77,7 @@ STATE: Final = arrow_schema(STATE_DDL)
 
 PLAN_DDL: Final = (
     f"{COORDINATES_DDL}, verdict string, reason_code string, reason string, change_type string, "
-    "announced_person_id string, previous_person_id string, person_said string, name string, name_ts timestamp, "
+    "announced_person_id string, previous_person_id string, named_id string, name string, name_ts timestamp, "
     f"target string, {ROW_DDL}"
 )
 """The batch plan: one row per copy. The columns of the row are null where the copy writes none.

@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.pipelines.games.objects import BATCH, options_of
 from engagement_platform.settings import Settings
-from engagement_platform.sources.s3_sqs_aws import client, said
+from engagement_platform.sources.s3_sqs_aws import client, reason_of
 from engagement_platform.sources.s3_sqs_errors import QueueUnavailable
 from engagement_platform.sources.s3_sqs_options import S3SqsOptions
 from engagement_platform.sources.s3_sqs_state import S3SqsState
@@ -55,7 +55,7 @@ def depth(settings: Settings) -> Depth:
     try:
         answer = _client(options).get_queue_attributes(QueueUrl=options.queue_url, AttributeNames=names)
     except (BotoCoreError, ClientError) as failed:
-        raise QueueUnavailable(options.queue_url, said(failed)) from failed
+        raise QueueUnavailable(options.queue_url, reason_of(failed)) from failed
     found = answer["Attributes"]
     return Depth(*(int(found[name]) for name in names))
 

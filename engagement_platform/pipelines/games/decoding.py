@@ -123,15 +123,15 @@ def event_decoder(types: Registry, limits: EventLimits) -> Decoder:
     def decode(line: bytes | None, arrived: datetime) -> Event | Refusal:
         event_type: str | None = None
         try:
-            said = parse(line)
-            kind = said.pop("event_type", None)
+            fields = parse(line)
+            kind = fields.pop("event_type", None)
             if type(kind) is not str:
                 raise wrong_or_missing(kind, "event_type")
             # What calls itself anything is kept in quarantine, but as long as an id at most.
             event_type = kind[: limits.decoding.max_id_length]
             if kind not in readers:
                 raise _Unfit(GameReason.UNKNOWN_EVENT_TYPE)
-            event = readers[kind].read(said, arrived)
+            event = readers[kind].read(fields, arrived)
             if refuse_unknown and event.unknown_fields:
                 raise Refused(Reason.UNKNOWN_FIELDS)
         except Refused as refused:
@@ -156,13 +156,13 @@ class _Reader:
         self._personal = [(pointer, tuple(_steps(pointer))) for pointer in declared.pii]
         self._envelope = [(name, _text(clean)) for name, clean in _ENVELOPE]
 
-    def read(self, said: JsonObject, arrived: datetime) -> Event:
+    def read(self, fields: JsonObject, arrived: datetime) -> Event:
         """The event in an object without its event_type. Raises Refused, _Unfit."""
         for pointer, steps in self._personal:
-            if _has(said, steps):
+            if _has(fields, steps):
                 raise _Unfit(GameReason.PERSONAL_DATA, pointer)
         # pop: what is left in the end are the fields that nobody declared.
-        take = said.pop
+        take = fields.pop
         event_id = read_id(take("event_id", None), "event_id", self._id_length)
         game_id = read_id(take("game_id", None), "game_id", self._id_length)
         if _GAME_ID.fullmatch(game_id) is None:
@@ -178,7 +178,7 @@ class _Reader:
             if required and value is None:
                 raise Refused(Reason.MISSING_FIELD, name)
             values.append(value)
-        return Event(self._type.name, event_id, event_ts, len(said), tuple(values))
+        return Event(self._type.name, event_id, event_ts, len(fields), tuple(values))
 
     def _player(self, value: object) -> str | None:
         if value is None and self._type.player == "optional":

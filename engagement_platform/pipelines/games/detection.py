@@ -39,7 +39,7 @@ HIGHEST_LEVEL = 1 / LOWEST_LEVEL
 LEAST_ERRORS = 0.05
 # By night, and for what is rare at all, the fit is a small number that may as well be 0; of the mean figure.
 LEAST_SHARE = 0.25
-# It is over when so many minutes, or as many as it took to see it, are back by half of what is the least to be told.
+# It is over when so many minutes, or as many as it took to see it, are back by half of the least drop to report.
 OVER_WINDOW = 5
 
 
@@ -59,12 +59,12 @@ class Finding:
     game: str
     what: str
     """A figure, or `silence`."""
-    told_at: datetime
+    detected_at: datetime
     """End of the minute by which it was clear: data time, UTC."""
     over_at: datetime | None
     """End of the minute by which it was over; None while it goes on."""
     ratio: float
-    """Figure to what was expected, in the window that told: 0.5 is half of it."""
+    """Figure to what was expected, in the window that detected it: 0.5 is half of it."""
     change: str | None = None
     """The change that it followed, if it did."""
 
@@ -90,7 +90,7 @@ def findings(
             )
         for kpi in KPIS:
             found += _of_figure(grid, kpi, expected[kpi], quiet, ours, settings)
-    return sorted(found, key=lambda one: (one.told_at, one.game, one.what))
+    return sorted(found, key=lambda one: (one.detected_at, one.game, one.what))
 
 
 def silent(events: Numbers, expected: Numbers, settings: LiveOpsSettings) -> Flags:
@@ -172,7 +172,7 @@ def _of_figure(
         ratio, chance = judged(_moving(actual, width), of_normal, expectation.dispersion, rising=rising)
         strict = _off(ratio, settings.change_drop, rising=rising) & (chance < settings.change_chance) & watched
         plain = _off(ratio, settings.drop, rising=rising) & (chance < settings.chance)
-        # What is low because of a silence is told as one.
+        # What is low because of a silence is reported as one.
         begins[width] = (strict | plain) & (_moving(quiet.astype(float), width) == 0)
         ratios[width] = ratio
     end = -1
@@ -185,15 +185,15 @@ def _of_figure(
         over = np.flatnonzero(~_off(back[at + 1 :], drop / 2, rising=rising))
         change = changes[change_of[at]].name if watched[at] else None
         stop = at + 1 + int(over[0]) if len(over) else None
-        told_at, over_at = _end_of(grid, at), None if stop is None else _end_of(grid, stop)
-        yield Finding(grid.game, kpi, told_at, over_at, float(ratios[width][at]), change)
+        detected_at, over_at = _end_of(grid, at), None if stop is None else _end_of(grid, stop)
+        yield Finding(grid.game, kpi, detected_at, over_at, float(ratios[width][at]), change)
         if stop is None:
             return
         end = stop
 
 
 def _off(ratio: Numbers, drop: float, *, rising: bool) -> Flags:
-    """Beyond what is the least to be told; errors, when there are 1.5 times as many as the mirror of that drop."""
+    """Beyond the least drop to report; errors, when there are 1.5 times as many as the mirror of that drop."""
     return ratio >= 1.5 / (1 - drop) if rising else ratio <= 1 - drop
 
 

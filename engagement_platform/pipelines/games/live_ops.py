@@ -60,7 +60,7 @@ class LiveOpsJob:
         """Judge the minutes that are complete; alerts are sent by `alerts.deliver()`."""
         until = self._complete_until()
         if self._last is not None and self._last.until == until:
-            # Nothing more can be said before the next minute is over.
+            # Nothing more can be judged before the next minute is over.
             return self._last
         games, standing = ((), ()) if until is None else self._judged(until)
         if (newest := self.store.newest()) is not None:
@@ -100,7 +100,7 @@ class LiveOpsJob:
         found = [
             one
             for one in findings(baseline, shown, changes, self._settings.live_ops)
-            if one.what == SILENCE or one.told_at > first + _LEAD
+            if one.what == SILENCE or one.detected_at > first + _LEAD
         ]
         tell(self.alerts, games, found)
         return games, tuple(one for one in found if one.over_at is None)
@@ -132,7 +132,7 @@ def standing(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
 
 def alert_of(key: str, findings: Sequence[Finding]) -> Alert:
     """The alert for what stands about one key; at least one finding."""
-    first = min(findings, key=lambda finding: finding.told_at)
+    first = min(findings, key=lambda finding: finding.detected_at)
     if first.what == SILENCE:
         title = f"{first.game} is silent"
         body = (
@@ -145,7 +145,7 @@ def alert_of(key: str, findings: Sequence[Finding]) -> Alert:
         body = f"Against what is expected of this hour: {moved}."
         body += f" It began after the change {first.change}; consider taking it back." if first.change else ""
     labels: Mapping[str, str] = {"game": first.game, **({"change": first.change} if first.change else {})}
-    return Alert(key, Severity.ERROR, title, body, SOURCE, first.told_at - timedelta(minutes=1), labels)
+    return Alert(key, Severity.ERROR, title, body, SOURCE, first.detected_at - timedelta(minutes=1), labels)
 
 
 def tell(alerts: Alerts, games: Iterable[str], findings: Iterable[Finding]) -> None:

@@ -28,7 +28,7 @@ from engagement_platform.pipelines.games.replay import objects_below
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_formats import BROKEN, compressing, decompressed
-from engagement_platform.sources.s3_sqs_aws import client, said
+from engagement_platform.sources.s3_sqs_aws import client, reason_of
 from engagement_platform.sources.s3_sqs_state import S3SqsState
 
 _IN_MEMORY_BYTES = 64 * 1024 * 1024
@@ -133,7 +133,7 @@ class RawObjects(Erasable):
             for chunk in answer["Body"].iter_chunks(1024 * 1024):
                 content.write(chunk)
         except BotoCoreError as failed:
-            raise RawObjectsNotErased(file.url, said(failed)) from failed
+            raise RawObjectsNotErased(file.url, reason_of(failed)) from failed
         content.seek(0)
         return content, {name: answer[name] for name in _KEPT_HEADERS if answer.get(name)}
 
@@ -146,7 +146,7 @@ class RawObjects(Erasable):
                     packed.write((b"\n" if line.endswith(b"\n") else b"") if is_of(line) else line)
             size = made.tell()
             made.seek(0)
-            # First, so that whoever dies in between leaves an announcement of something that is known.
+            # First, so that a process that dies in between leaves an announcement of something that is known.
             self._state.rewriting(self.feed.job, file, self._committed)
             where = {"Bucket": file.bucket, "Key": file.key}
             done = self._call(file.url, "put_object", **where, Body=made, **headers)
@@ -201,7 +201,7 @@ class RawObjects(Erasable):
         try:
             return getattr(self._s3, name)(**arguments)
         except (BotoCoreError, ClientError) as failed:
-            raise RawObjectsNotErased(url, said(failed)) from failed
+            raise RawObjectsNotErased(url, reason_of(failed)) from failed
 
     def _is_of(self, subject: Subject) -> Callable[[bytes], bool]:
         """Whether a line is an event of the player, or none that can be read and names the player."""
@@ -226,5 +226,5 @@ def _is_of(line: bytes, subject: Subject, path: tuple[str, ...], words: re.Patte
     found: object = event
     for step in path:
         found = found.get(step) if isinstance(found, dict) else None
-    told = str(found) if isinstance(found, int) and not isinstance(found, bool) else found
-    return told == subject.id and subject.game in (None, event.get("game_id"))
+    value = str(found) if isinstance(found, int) and not isinstance(found, bool) else found
+    return value == subject.id and subject.game in (None, event.get("game_id"))

@@ -52,9 +52,9 @@ def with_personal_fields(settings: Settings) -> Settings:
     """
     fields = dict(settings.pii.fields)
     for declared in registry(settings.games.declarations).values():
-        said = [fields[declared.name]] if declared.name in fields else []
+        pointers = [fields[declared.name]] if declared.name in fields else []
         if declared.pii:
-            fields[declared.name] = " ".join((*said, *declared.pii))
+            fields[declared.name] = " ".join((*pointers, *declared.pii))
     return settings.model_copy(update={"pii": settings.pii.model_copy(update={"fields": fields})})
 
 
@@ -69,10 +69,10 @@ def parse(file: str, text: str, group: str = GROUP) -> EventType:
     """The type that a file declares; its name is the file's. Raises EventTypeRefused."""
     name = Path(file).stem
     try:
-        said = tomllib.loads(text)
-        if "group" in said:
+        declaration = tomllib.loads(text)
+        if "group" in declaration:
             raise EventTypeRefused(file, "group: a type is of the group that its folder is read for")
-        return EventType.model_validate({"name": name, **said, "group": group})
+        return EventType.model_validate({"name": name, **declaration, "group": group})
     except tomllib.TOMLDecodeError as error:
         raise EventTypeRefused(file, f"it is no TOML ({error})") from None
     except ValidationError as error:
@@ -81,8 +81,8 @@ def parse(file: str, text: str, group: str = GROUP) -> EventType:
 
 def what_is_wrong(error: ValidationError) -> str:
     """Each field and what is wrong with it, in one line."""
-    told = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in told)
+    errors = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in errors)
 
 
 def _read(folder: Path, group: str = GROUP) -> Iterator[EventType]:

@@ -1,6 +1,6 @@
 """Reading objects once more, by prefix or day of arrival: lost rows come back, and nothing that stands is doubled.
 
-The only place that lists a bucket, since somebody asked for it by hand; erasures list by it, too.
+The only place that lists a bucket, since an operator asks for it by hand; erasures list by it, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engagement_platform.pipelines.games.job import REPLAY_GAME_EVENTS
 from engagement_platform.pipelines.games.objects import BATCH, ReplaySource, options_of
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File
-from engagement_platform.sources.s3_sqs_aws import client, said
+from engagement_platform.sources.s3_sqs_aws import client, reason_of
 from engagement_platform.sources.s3_sqs_queue import Queue
 from engagement_platform.sources.s3_sqs_state import S3SqsState
 
@@ -144,13 +144,13 @@ def objects_below(settings: Settings, prefix: str) -> list[S3File]:
         pages = client("s3", options).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         there = [entry for page in pages for entry in page.get("Contents", ())]
     except ClientError as failed:
-        raise BucketNotListed(bucket, prefix, said(failed)) from failed
+        raise BucketNotListed(bucket, prefix, reason_of(failed)) from failed
     except BotoCoreError as failed:
-        raise BucketNotListed(bucket, prefix, said(failed)) from failed
-    found = [_told(bucket, entry) for entry in there if not (entry["Key"].endswith("/") and not entry["Size"])]
+        raise BucketNotListed(bucket, prefix, reason_of(failed)) from failed
+    found = [_listed_file(bucket, entry) for entry in there if not (entry["Key"].endswith("/") and not entry["Size"])]
     return S3SqsState.open(options.state_location, allow_overwrites=False).arrived(found)
 
 
-def _told(bucket: str, entry: Mapping[str, Any]) -> S3File:
+def _listed_file(bucket: str, entry: Mapping[str, Any]) -> S3File:
     etag, arrived = str(entry["ETag"]).strip('"'), entry["LastModified"].isoformat()
     return S3File(bucket=bucket, key=entry["Key"], etag=etag, size=entry["Size"], event_time=arrived)

@@ -73,7 +73,7 @@ def decoded_lines(batch: pa.RecordBatch, decode: Decoder, types: Registry, plann
         "event_type": pa.array([each.event_type for each in found], pa.string()),
     }
     envelopes = [
-        _said(value) if isinstance(each, Refusal) else each.values[: len(ENVELOPE)]
+        _envelope_of(value) if isinstance(each, Refusal) else each.values[: len(ENVELOPE)]
         for each, value in zip(found, values, strict=True)
     ]
     columns = list(zip(*envelopes, strict=True)) if envelopes else [()] * len(ENVELOPE)
@@ -113,14 +113,14 @@ def _keyed(events: pa.Table) -> Iterator[tuple[tuple[str, str], int]]:
     return zip(zip(types, ids, strict=True), times, strict=True)
 
 
-def _said(line: bytes) -> tuple[str | None, ...]:
+def _envelope_of(line: bytes) -> tuple[str | None, ...]:
     """The envelope of a refused line, of which only game and player are read: by them an erasure drops it."""
     try:
         found: object = json.loads(line)
     except (ValueError, RecursionError):
         found = None
-    said = found if isinstance(found, dict) else {}
-    return tuple(_text(said.get(name)) if name in ("game_id", "player_id") else None for name in _ENVELOPE)
+    fields = found if isinstance(found, dict) else {}
+    return tuple(_text(fields.get(name)) if name in ("game_id", "player_id") else None for name in _ENVELOPE)
 
 
 def _text(value: object) -> str | None:

@@ -58,7 +58,7 @@ def folded(
     if renames is not None:
         renamed = renames.withColumns({"id": F.col("from_id"), "name_ts": F.col("execution_ts")})
         evidence = evidence.unionByName(renamed.select(*evidence.columns))
-    state = state_part(evidence, "said")
+    state = state_part(evidence, "name_evidence")
     if alias is not None:
         state = state.unionByName(state_part(alias, "edge"))
     return state.groupBy("organization_id").applyInArrow(run, MAPPING_DDL)

@@ -153,7 +153,7 @@ class Evidence(NamedTuple):
     @classmethod
     def of(cls, state: pa.Table) -> list[Evidence]:
         """From the state."""
-        return [cls(**row) for row in struct_rows(state, "said")]
+        return [cls(**row) for row in struct_rows(state, "name_evidence")]
 
     @property
     def place(self) -> _Place:

@@ -106,7 +106,7 @@ class Entity:
                 Column(self.key, "string", "Whom the change is about."),
                 Column(self.version, "long", "Orders the changes of one key, however they arrive."),
                 Column("op", "string", "INSERT, UPDATE or DELETE."),
-                *(Column(a.name, a.type, f"{a.comment} Null: nothing was said.") for a in self.attributes),
+                *(Column(a.name, a.type, f"{a.comment} Null: no change sets it.") for a in self.attributes),
                 Column("set_null", "array<string>", "Columns that the change sets to null."),
                 *QUARANTINE.columns[:3],
                 Column("ingestion_ts", "timestamp", "When the batch was planned, UTC."),
@@ -127,10 +127,10 @@ class Entity:
                 Column(self.key, "string", "Whom the row is about."),
                 Column(self.version, "long", "Greatest version of a change that came."),
                 Column("present", "boolean", "False: deleted, kept as a tombstone. Null: not inserted yet."),
-                Column("present_version", "long", "Version that said so."),
+                Column("present_version", "long", "Version that set it."),
                 Column("present_ts", "timestamp", "When that landed, UTC."),
                 *(Column(a.name, a.type, a.comment) for a in self.attributes),
-                *(Column(version_of(a.name), "long", f"Version that said {a.name}.") for a in self.attributes),
+                *(Column(version_of(a.name), "long", f"Version that set {a.name}.") for a in self.attributes),
             ),
         )
 

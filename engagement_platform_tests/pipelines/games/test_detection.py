@@ -44,7 +44,7 @@ def times(grid: Grid, begin: int, end: int, factor: float) -> None:
 def after(grid: Grid, begin: int, finding: Finding) -> tuple[int, int | None]:
     """Minutes from `begin` until it was told, and until it was over."""
     over = None if finding.over_at is None else minute_number(finding.over_at) - grid.first - begin
-    return minute_number(finding.told_at) - grid.first - begin, over
+    return minute_number(finding.detected_at) - grid.first - begin, over
 
 
 def test_four_clean_weeks_of_three_games_raise_at_most_one_false_alarm(weeks: VALUES, baseline: Baseline) -> None:
@@ -122,7 +122,7 @@ def test_what_is_told_of_a_minute_does_not_depend_on_what_comes_after(weeks: VAL
         known = [
             replace(one, over_at=one.over_at if one.over_at and one.over_at <= end else None)
             for one in whole
-            if one.told_at <= end
+            if one.detected_at <= end
         ]
         assert findings(baseline, [part], [], SETTINGS) == known
 
