@@ -42,7 +42,7 @@ from engagement_platform.settings import Settings
 _LOG_RETENTION = "interval 30 days"
 """Delta's default of delta.logRetentionDuration."""
 _SLACK = timedelta(days=2)
-"""VACUUM and the cleaning of logs are daily jobs; one may fail."""
+"""VACUUM, where `maintenance.nightly_vacuum` is on, and the cleaning of logs are daily jobs; one may fail."""
 _LINE = ("source_object", "source_line")
 """Where a refused line of games came from."""
 
