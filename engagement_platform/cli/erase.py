@@ -40,9 +40,10 @@ def erase(
     """Erase a subject for good: keys, personal data, events, engagements, profiles; what comes later is discarded.
 
     Its id is taken for that of a person in every organization, and of a profile, unless --person, --organization or
-    --profile say otherwise. The receipt is signed JSON and names the subject by a keyed hash only. It says what VACUUM
-    has yet to remove, and by when, and what is not reached. --verify RECEIPT looks again: at tombstone, keys and vault;
-    with --subject (and the same options) also at every other place. What it did not look at it says (`not looked`).
+    --profile say otherwise. The receipt is signed JSON and names the subject by a keyed hash only. It says what is
+    left for VACUUM, which runs at night only where `maintenance.nightly_vacuum` is on, and what is not reached.
+    --verify RECEIPT looks again: at tombstone, keys and vault; with --subject (and the same options) also at every
+    other place. What it did not look at it says (`not looked`).
     --now ends time travel and restores to before.
     Exit status: 0, 1 when something is left or cannot be done.
     Example: engagement-platform erase --subject p-42 --yes --out receipt.json

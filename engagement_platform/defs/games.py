@@ -6,7 +6,7 @@ Made by functions, since which tables there are is declared: those that ship, an
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from functools import partial
 from typing import Any
 
@@ -34,10 +34,6 @@ from engagement_platform.settings import Settings
 GAMES_GROUP = "games"
 
 ROW_SUMS = "row_sums"
-
-EVERY = timedelta(seconds=30)
-"""Between two batches of a feed: each commits to up to thirty tables, for which two cores need 12 s, and leaves a file
-in each."""
 
 
 def objects_key(feed: Feed) -> dg.AssetKey:
@@ -93,7 +89,6 @@ def ingestion(feed: Feed, group: str) -> Ingestion:
         ROW_SUMS,
         "Every line that a batch received was routed to a table, quarantined or a duplicate, and the logs of the "
         "tables say that as many rows were written.",
-        EVERY,
     )
 
 

@@ -135,8 +135,6 @@ class Ingestion:
     """Reads what was ingested on a day once more."""
     check: str = CONSERVATION
     says: str = "Every record that a batch received has landed, was a known duplicate or is in quarantine."
-    interval: timedelta = timedelta(0)
-    """As in `drained`."""
 
     @property
     def dagster_job(self) -> str:
@@ -212,4 +210,4 @@ class Ingestion:
             if report is None:
                 yield day, None
         if drains:
-            yield from drained(context, opened, self.build(opened, callbacks), interval=self.interval)
+            yield from drained(context, opened, self.build(opened, callbacks))

@@ -31,8 +31,8 @@ SAMPLED_ORGANIZATIONS = 20
 """Organizations that one verification looks at; which ones changes with every batch, so all get their turn."""
 
 ANNOUNCED_BATCHES = 6
-"""Newest batches whose commits are looked up. At a batch every 10 s (`drain.min_batch_interval`) and a look
-every 30 s that is all of them; each costs a search in the history of a table."""
+"""Newest batches whose commits are looked up. At a batch and a look every 30 s that is all of them; each costs a
+search in the history of a table."""
 
 
 def sampled(names: Collection[str], most: int, turn: int) -> list[str]:

@@ -188,17 +188,20 @@ verify_engagements = dg.define_asset_job(
 )
 
 
-def why_not_verified(finished: Sequence[float], materialized: float | None, recent: Recent, now: float) -> str | None:
+def why_not_verified(
+    last_batch: float | None, first_batch: float | None, materialized: float | None, recent: Recent, now: float
+) -> str | None:
     """Why no verification is launched now; None when one is.
 
-    Unix times. finished: when batches did. materialized: the newest time of the Data Table.
+    Unix times. last_batch: when the newest batch finished. first_batch: when the very first did; None: long ago.
+    materialized: the newest time of the Data Table.
     """
-    if not finished:
+    if last_batch is None:
         return "No batch has finished yet."
-    if recent.created is None and (left := min(finished) + VERIFY_AFTER_S - now) > 0:
+    if recent.created is None and (left := (first_batch or 0.0) + VERIFY_AFTER_S - now) > 0:
         return f"The first batch has just finished; the first verification is in {left:.0f} s."
     unevaluated = materialized is not None and materialized > (recent.created or now)
-    if recent.created is not None and max(finished) < recent.created and not unevaluated:
+    if recent.created is not None and last_batch < recent.created and not unevaluated:
         return "No batch has finished since the last verification."
     took = (recent.ended or 0.0) - (recent.started or recent.ended or 0.0)
     pause_s = UNEVALUATED_PAUSE_S if unevaluated else VERIFY_PAUSE_S
@@ -208,11 +211,17 @@ def why_not_verified(finished: Sequence[float], materialized: float | None, rece
 def verify_after_batches(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
     """New batches of engagements or mutations since the last verification, or a new materialization."""
     history = waiting(settings).stores.checkpoints.history
-    records = [record for job in (INGEST_ENGAGEMENTS, APPLY_MUTATIONS) for record in history(job, limit=20)]
-    finished = [r.finished_ts.timestamp() for r in records if r.finished_ts and not r.reason]
+    engagements, announcements = history(INGEST_ENGAGEMENTS, limit=20), history(APPLY_MUTATIONS, limit=3)
+    done = [(r, r.finished_ts.timestamp()) for r in (*engagements, *announcements) if r.finished_ts and not r.reason]
+    first = [at for record, at in done if record.manifest.job == INGEST_ENGAGEMENTS and record.manifest.batch_id == 0]
     event = context.instance.get_latest_materialization_event(DATA)
-    recent = recent_runs(context.instance, verify_engagements.name)
-    reason = why_not_verified(finished, event.timestamp if event else None, recent, time.time())
+    reason = why_not_verified(
+        max((at for _, at in done), default=None),
+        max(first, default=None),
+        event.timestamp if event else None,
+        recent_runs(context.instance, verify_engagements.name),
+        time.time(),
+    )
     return dg.SkipReason(reason) if reason else dg.RunRequest()
 
 

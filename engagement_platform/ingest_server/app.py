@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -111,10 +112,15 @@ class Parts:
         for outcome, count in vars(delivered).items():
             self.figures.delivered.labels(outcome).inc(count)
 
-    def allow_bytes(self, game: str, count: int) -> None:
-        """Take bytes off a game's allowance, which its work is bounded by. Raises Turned."""
+    def allow_bytes(self, game: str) -> None:
+        """Raise Turned for a game that has sent more bytes than it may, until its allowance has caught up."""
         limits = self.settings.ingest_server
-        self._allow(game, "bytes", count, limits.rate_bytes, limits.burst_bytes)
+        self._allow(game, "bytes", 0, limits.rate_bytes, limits.burst_bytes)
+
+    def charge_bytes(self, game: str, count: int) -> None:
+        """Take bytes that were read off a game's allowance, which its work is bounded by. `allow_bytes` made it."""
+        with self._lock:
+            self._allowances[game, "bytes"].charge(count, time.monotonic())
 
     def allow_events(self, game: str, count: int) -> None:
         """Take events off a game's allowance. Raises Turned."""
@@ -224,7 +230,7 @@ async def _body(parts: Parts, game: str, request: Request) -> bytes:
     if coding not in ("identity", "gzip", "x-gzip"):
         raise Turned(415, "unknown_encoding", "Content-Encoding is gzip, or none.")
     limits = parts.settings.ingest_server
-    parts.allow_bytes(game, 0)  # a game that owes some already gets nothing read
+    parts.allow_bytes(game)
     try:
         async with asyncio.timeout(limits.request_within.total_seconds()):
             return await whole_body(
@@ -232,18 +238,15 @@ async def _body(parts: Parts, game: str, request: Request) -> bytes:
                 gzipped=coding != "identity",
                 max_bytes=limits.max_body_bytes,
                 max_inflated=limits.max_inflated_bytes,
+                charge=partial(parts.charge_bytes, game),
             )
     except TimeoutError:
         raise Turned(408, "too_slow", "The body did not arrive in time.", Connection="close") from None
-    except Turned:
-        parts.allow_bytes(game, limits.max_inflated_bytes)  # as much may have been inflated
-        raise
 
 
 def _take(parts: Parts, game: str, read: Callable[[bytes], list[Sent]], body: bytes) -> Taken:
     """Return when every record is on disk. Raises Turned."""
     now, limits = datetime.now(UTC), parts.settings.ingest_server
-    parts.allow_bytes(game, len(body))
     too_many = Turned(413, "too_many_events", f"At most {limits.max_events} events in a request.")
     if read is sent_as_lines and body.count(b"\n") > 2 * limits.max_events:
         raise too_many

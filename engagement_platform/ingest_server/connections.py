@@ -10,7 +10,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 class Connection(HttpToolsProtocol):
     """A connection that is closed when headers do not arrive in time. Limits are set by a subclass, from settings.
 
-    One more of an address than it may hold closes the one that has been idle for longest, or itself when none is.
+    One more of an address than it may hold closes the one that has been idle for longest; when none is, uvicorn's limit
+    of all connections decides.
     """
 
     within_s: float
@@ -33,7 +34,8 @@ class Connection(HttpToolsProtocol):
         mine = [each for each in held if each.client is not None and each.client[0] == self.client[0]]
         if len(mine) > self.most:
             idle = [each for each in mine if each.is_idle and each is not self]
-            min(idle, key=lambda each: each._idle_since, default=self).transport.abort()
+            if idle:
+                min(idle, key=lambda each: each._idle_since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadline."""

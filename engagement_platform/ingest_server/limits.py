@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 
 class Turned(Exception):
@@ -34,11 +34,24 @@ class Allowance:
             return 0.0
         return (needed - self._left) / self._rate
 
+    def charge(self, bytes_read: int, now: float) -> None:
+        """Take what was read already, beyond what is left as a debt of a burst at most, which `wait` waits for."""
+        self._left = max(-self._burst, min(self._burst, self._left + (now - self._at) * self._rate) - bytes_read)
+        self._at = now
 
-async def whole_body(chunks: AsyncIterator[bytes], *, gzipped: bool, max_bytes: int, max_inflated: int) -> bytes:
+
+async def whole_body(
+    chunks: AsyncIterator[bytes],
+    *,
+    gzipped: bool,
+    max_bytes: int,
+    max_inflated: int,
+    charge: Callable[[int], None] = lambda _: None,
+) -> bytes:
     """A body of at most max_bytes as sent and max_inflated after decompression; exactly so many are fine.
 
-    Never holds more than that: reading stops at the first byte beyond. Raises Turned.
+    Never holds more than that: reading stops at the first byte beyond. charge: called with the bytes of each part,
+    after decompression, also of a body that is turned away. Raises Turned.
     """
     too_large = Turned(
         413, "body_too_large", f"At most {max_bytes} bytes as sent and {max_inflated} after decompression."
@@ -49,15 +62,18 @@ async def whole_body(chunks: AsyncIterator[bytes], *, gzipped: bool, max_bytes: 
     async for chunk in chunks:
         sent += len(chunk)
         if sent > max_bytes:
+            charge(len(chunk))
             raise too_large
         if inflater is not None:
             try:
                 chunk = inflater.decompress(chunk, max_inflated - size + 1)  # noqa: PLW2901
             except zlib.error:
+                charge(len(chunk))
                 raise broken from None
             if inflater.unused_data:
                 raise broken  # a second member, or something else after the end
         size += len(chunk)
+        charge(len(chunk))
         if size > max_inflated:
             raise too_large
         parts.append(chunk)

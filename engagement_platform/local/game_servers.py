@@ -22,7 +22,7 @@ from engagement_platform.local.game_traffic import GameTraffic
 
 _TIMEOUT_S = 10.0
 # Answers of a server that will take events later; the same when it is not there.
-_LATER = frozenset({429, 503})
+_LATER = frozenset({408, 429, 503})
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 15.0
 
 

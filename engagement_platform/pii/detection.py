@@ -47,8 +47,13 @@ _NATIONAL = (
     re.compile(r"(?<![\w.+-])\(?0\d{1,4}\)?[ /-]\d(?:[ /-]?\d){5,8}(?![\w-]|[.:]\d)"),
 )
 _DATE = re.compile(r"\d{1,2}[-/]\d{1,2}[-/]\d{4}")
+BELOW_PHONES = "phones"
+"""Stands for the name of a field below one that says phone: what is in there may be something else, such as an id."""
+_NUMBER = re.compile(r"[+\d ().\-/]{7,25}", re.ASCII)
 _SAYS_PHONE = re.compile(
-    r"phone|mobile_?n|(?:^|_)mobiles?$|msisdn|whats_?app|(?:^|_)tel(?:$|_)|(?:^|_)sms(?:$|_)", re.IGNORECASE
+    # not smartphone, microphone, headphones, iPhone
+    r"(?<!smart)(?<!smart_)(?<!micro)(?<!micro_)(?<!head)(?<!head_)(?<!\bi)(?<!\bi_)phone|mobile_?n|(?:^|_)mobiles?$|msisdn|whats_?app|(?:^|_)tel(?:$|_)|(?:^|_)sms(?:$|_)",
+    re.IGNORECASE,
 )
 _HUMP = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
 _ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})")
@@ -81,7 +86,7 @@ def looks_like(text: str, field: str = "") -> Kind | None:
         for kind, found in _LOOKS:
             if found(form):
                 return kind
-        if named and sum(map(str.isdigit, form)) >= 7:
+        if named and sum(map(str.isdigit, form)) >= 7 and (field != BELOW_PHONES or _NUMBER.fullmatch(form)):
             return Kind.PHONE
     return None
 
@@ -90,28 +95,38 @@ def looks_like(text: str, field: str = "") -> Kind | None:
 def says_phone(field: str) -> bool:
     """Whether the name of a field, in snake_case or camelCase, says that phone numbers are in it or below it.
 
-    >>> [says_phone(name) for name in ("contactMobile", "phone_numbers", "telNr", "hotel", "mobile_web")]
-    [True, True, True, False, False]
+    >>> [says_phone(name) for name in ("contactMobile", "phone_numbers", "telNr", "hotel", "mobile_web", "iPhone")]
+    [True, True, True, False, False, False]
     """
     return _SAYS_PHONE.search(_HUMP.sub("_", field)) is not None
 
 
 def _decoded(text: str) -> Iterator[str]:
     """The text decoded once, in each way in which something of it is encoded."""
-    if not text.isascii() and (plain := unicodedata.normalize("NFKC", text)) != text:
-        yield plain
-    if "%" in text:
-        yield unquote(text)
-    if "\\u" in text:
-        yield _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    plain = [
+        text if text.isascii() else "".join(map(_narrow, text)),
+        unquote(text) if "%" in text else text,
+        _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) if "\\u" in text else text,
+    ]
+    yield from (each for each in plain if each != text)
     for found in _BASE64.finditer(text):
         token = found.group().translate(_URL_SAFE)
         try:
-            plain = base64.b64decode(token + "=" * (-len(token) % 4)).decode()
+            decoded = base64.b64decode(token + "=" * (-len(token) % 4)).decode()
         except ValueError:
             continue
-        if plain.isprintable():
-            yield plain
+        if "".join(decoded.split()).isprintable():
+            yield decoded
+
+
+@lru_cache(maxsize=10_000)
+def _narrow(character: str) -> str:
+    """The character in NFKC where that is one: full-width digits and letters.
+
+    One by one, since ordering combining marks takes quadratic time on a text made for it (CPython 3.11).
+    """
+    plain = unicodedata.normalize("NFKC", character)
+    return plain if len(plain) == 1 else character
 
 
 def number_looks_like(number: int, field: str = "") -> Kind | None:
@@ -164,8 +179,13 @@ def _card(text: str) -> bool:
     return any(_begins_card(text, groups[place : place + 7]) for place in range(len(groups)))
 
 
+_INNER_GROUPS = frozenset({(4, 4), (4, 8), (4, 12), (4, 16), (6, 10)})
+"""(digits of a group, digits up to its end) that another group of a card may follow."""
+
+
 def _begins_card(text: str, groups: list[re.Match[str]]) -> bool:
-    """Whether groups of digits, from the first on, are a card's; others may follow, such as expiry and CVV."""
+    """Whether groups of digits, from the first on, are a card's: one, or of four (4-6-5 and 4-6-4, too). Others may
+    follow, such as expiry and CVV."""
     digits, end = "", groups[0].start()
     for group in groups:
         if digits and text[end : group.start()] not in (" ", "-"):
@@ -173,7 +193,7 @@ def _begins_card(text: str, groups: list[re.Match[str]]) -> bool:
         digits, end = digits + group.group(), group.end()
         if len(digits) >= 13 and _is_card(digits):
             return True
-        if len(digits) > 19 or end - group.start() < 3:  # only the last group of a card is that short
+        if len(digits) > 19 or (end - group.start(), len(digits)) not in _INNER_GROUPS:
             return False
     return False
 

@@ -89,7 +89,8 @@ class Erased:
     rows: int
     left: int
     until: Mapping[str, str] = field(default_factory=dict)
-    """What former versions keep -> by when it is gone, ISO 8601; empty where everything is gone."""
+    """What former versions keep -> until when at least, ISO 8601: the next VACUUM, or cleaning of the log, removes it.
+    Empty where everything is gone."""
     objects: Sequence[str] = ()
     stays: Sequence[str] = ()
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Literal, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
-from engagement_platform.pii.detection import Kind, looks_like, number_looks_like, says_phone
+from engagement_platform.pii.detection import BELOW_PHONES, Kind, looks_like, number_looks_like, says_phone
 
 Policy = Literal["drop", "hash", "reject"]
 """What becomes of a field that looks like personal data: left out, replaced by its keyed hash, or event refused."""
@@ -106,7 +106,9 @@ class _Walk:
         if kept and path == ("event_type",):
             return value  # it has a form of its own, in which nothing can hide
         # Of a time only the fraction is of any length.
-        seen = value.partition(".")[2] if path == ("event_ts",) and isinstance(value, str) else value
+        seen = value
+        if path == ("event_ts",) and isinstance(value, str):
+            seen = value.replace(",", ".").partition(".")[2]
         kind = self.look(seen, _named(path), kept=kept)
         return value if kind is None else self.treat(kind, value, path, kept=kept)
 
@@ -119,7 +121,7 @@ class _Walk:
             if (
                 below
                 or isinstance(each, Mapping | list)
-                or not (safe or self.look(each, "phone" if above else key, kept=False) is None)
+                or not (safe or self.look(each, BELOW_PHONES if above else key, kept=False) is None)
             ):
                 clean = self.through(each, below, (*path, key), safe=safe)
                 if clean is _GONE:
@@ -128,7 +130,7 @@ class _Walk:
                 clean = each
             # A name that only `*` stands for is the event's own.
             known = safe or (below and any(key in node.children for node in nodes))
-            kind = None if known else self.look_at_key(key)
+            kind = None if known else self.look_at_key(key, above=above)
             name = key if kind is None else self.treat(kind, key, (*path, key), kept=False)
             if name is not _GONE:
                 made[cast(str, name)] = clean
@@ -142,9 +144,9 @@ class _Walk:
             return None
         return number_looks_like(int(value), name) if value == value // 1 else None
 
-    def look_at_key(self, key: str) -> Kind | None:
-        """What the name of a field looks like."""
-        return _name_looks_like(key)
+    def look_at_key(self, key: str, *, above: bool) -> Kind | None:
+        """What the name of a field looks like. above: it is below a field that says phone."""
+        return _name_looks_like(key) or (looks_like(key, BELOW_PHONES) if above else None)
 
     def treat(self, kind: Kind, value: object, path: _Path, *, kept: bool) -> object:
         self.findings.append(Finding(kind, pointer_to(path), kept))
@@ -171,13 +173,13 @@ class _Copies(_Walk):
             found = isinstance(value, int | float) and str(value) in self._needles
         return Kind.COPY if found else None
 
-    def look_at_key(self, key: str) -> Kind | None:
+    def look_at_key(self, key: str, *, above: bool) -> Kind | None:  # noqa: ARG002
         return Kind.COPY if key.casefold() in self._needles else None
 
 
 def _named(path: _Path) -> str:
     """What a value is called: names of its parents count."""
-    return "phone" if any(map(says_phone, path)) else path[-1]
+    return BELOW_PHONES if any(map(says_phone, path[:-1])) else path[-1]
 
 
 def _below(nodes: _Nodes, key: str) -> _Nodes:

@@ -85,7 +85,8 @@ class Settings(BaseSettings):
     )
 
     home_shared: bool = False
-    """Whether others may list and read `home`. Otherwise a home whose mode lets them is refused: keys are in it."""
+    """Whether a home that others can enter is accepted, such as a volume of Kubernetes. Otherwise it is refused: keys
+    are in it. Files that the platform makes there are for their owner only, whatever this says."""
     home: Path = Field(default_factory=_data_home)
     """All local state: stores, broker data, Dagster, lake."""
     lake_uri: str | None = None

@@ -133,8 +133,8 @@ class IngestServerSettings(Section):
     burst_events: int = Field(20_000, ge=1)
     """Events that a game may send at once after a pause."""
     rate_bytes: float = Field(4 * MIB, gt=0)
-    """Bytes a second, after decompression, that a game may send for long; beyond, 429. Taken off before anything is
-    parsed; a body that is turned away counts as `max_inflated_bytes`."""
+    """Bytes a second, after decompression, that a game may send for long; beyond, 429 until that has caught up.
+    Counted while a body is read, also one that is turned away."""
     burst_bytes: int = Field(32 * MIB, ge=1)
     """Bytes that a game may send at once after a pause."""
     key_refresh: timedelta = timedelta(seconds=5)

@@ -59,7 +59,7 @@ class DrainSettings(Section):
     """How often an idle run asks for new messages."""
     min_batch_interval: timedelta = timedelta(seconds=10)
     """A batch of a run in Dagster begins at the earliest this long after the one before, unless that one was full, and
-    rests as long as that one took, up to the interval. Announcements and game events have 30 s at least. A batch of 200
+    rests as long as that one took, up to the interval. Announcements have 30 s at least. A batch of 200
     rows costs nearly what one of 20,000 does, so without it a quiet topic takes the machine from a busy one: seen were
     23 batches of requests beside 5 of engagements (2 cores).
     """

@@ -89,7 +89,7 @@ def spark_security_options(security: Mapping[str, SecretStr], overrides: Mapping
         plain["ssl.endpoint.identification.algorithm"] = "" if algorithm == "none" else algorithm
     if "ssl.ca.location" in known:
         plain |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": known["ssl.ca.location"]}
-    if certificates and not any(name.startswith("kafka.ssl.") for name in forced):
+    if certificates and not any(name.startswith(("kafka.ssl.keystore.", "kafka.ssl.truststore.")) for name in forced):
         plain |= _stores(known)
     plain |= _sasl(known, forced)
     return {f"kafka.{name}": value for name, value in plain.items()} | forced

@@ -44,28 +44,29 @@ def test_a_run_that_failed_once_is_tried_again_at_once_and_later_ones_ever_more_
 
 
 @pytest.mark.parametrize(
-    ("finished", "materialized", "verified", "launched"),
+    ("last_batch", "first_batch", "materialized", "verified", "launched"),
     [
-        ([], None, Recent(), False),
-        ([1950.0, 1821.0], 1821.0, Recent(), False),
-        ([1950.0, 1820.0], 1821.0, Recent(), True),
-        ([1950.0, 1500.0], 1950.0, Recent("STARTED"), False),
-        ([990.0], 990.0, Recent(created=1000.0, started=1001.0, ended=1011.0), False),
-        ([1950.0], 990.0, Recent(created=1000.0, started=1001.0, ended=1101.0), False),
-        ([1950.0], 990.0, Recent(created=1000.0, started=1090.0, ended=1100.0), True),
-        ([1950.0], 1950.0, Recent(created=1860.0, started=1875.0, ended=1881.0), False),
-        ([990.0], 1950.0, Recent(created=1860.0, started=1870.0, ended=1880.0), True),
-        ([1950.0], 1950.0, Recent(created=1860.0, started=1867.0, ended=1880.0), False),
+        (None, None, None, Recent(), False),
+        (1950.0, 1821.0, 1821.0, Recent(), False),
+        (1950.0, 1820.0, 1821.0, Recent(), True),
+        (1950.0, None, 1821.0, Recent(), True),
+        (1950.0, 1500.0, 1950.0, Recent("STARTED"), False),
+        (990.0, None, 990.0, Recent(created=1000.0, started=1001.0, ended=1011.0), False),
+        (1950.0, None, 990.0, Recent(created=1000.0, started=1001.0, ended=1101.0), False),
+        (1950.0, None, 990.0, Recent(created=1000.0, started=1090.0, ended=1100.0), True),
+        (1950.0, None, 1950.0, Recent(created=1860.0, started=1875.0, ended=1881.0), False),
+        (990.0, None, 1950.0, Recent(created=1860.0, started=1870.0, ended=1880.0), True),
+        (1950.0, None, 1950.0, Recent(created=1860.0, started=1867.0, ended=1880.0), False),
     ],
     ids=[
-        *("no batch", "the first minutes", "three minutes old", "under way", "nothing new", "too soon", "due"),
-        *("materialized too soon", "materialized", "a longer one rests longer"),
+        *("no batch", "the first minutes", "three minutes old", "older than the records", "under way", "nothing new"),
+        *("too soon", "due", "materialized too soon", "materialized", "a longer one rests longer"),
     ],
 )
 def test_tables_are_verified_after_new_batches_and_not_too_often(
-    finished: list[float], materialized: float | None, verified: Recent, launched: bool
+    last_batch: float | None, first_batch: float | None, materialized: float | None, verified: Recent, launched: bool
 ) -> None:
-    assert (why_not_verified(finished, materialized, verified, now=2000.0) is None) is launched
+    assert (why_not_verified(last_batch, first_batch, materialized, verified, now=2000.0) is None) is launched
 
 
 @pytest.fixture

@@ -54,6 +54,9 @@ def shapes() -> Iterator[dict[str, object]]:
         yield {name: ["5551234567"]}
         yield {name: {"home": "5551234567"}}
     yield {"event_ts": "2026-11-22T10:00:00.4111111111111111Z"}
+    yield {"event_ts": "2026-11-22T10:00:00,4111111111111111+00:00"}
+    yield {"phones": {"5551234567": True}}
+    yield {"note": base64.b64encode(b"bob.canary@example.org\n").decode()}
     for name in ("event_id", "player_id"):
         yield {name: "4111111111111111 12/29"}
     yield {"phones": [{"value": 5551234567}]}
@@ -118,7 +121,8 @@ def test_of_clean_events_less_than_one_in_two_hundred_loses_a_field() -> None:
             "position": [dice.random() * 1000, dice.random()], "mobile": dice.random() < 0.5,
             "token": base64.b64encode(dice.randbytes(24)).decode(), "map": "Forest of 7 Winds",
             "progress": f"{dice.randrange(100)}%", "day": f"2026-{1 + number % 12:02}-{1 + number % 28:02}",
-            "hotel": "Grand Hotel 1234567", "telemetry_id": dice.randrange(10**8),
+            "iphone": {"build": token, "at_ms": 1_760_000_000_000}, "hotel": "Grand Hotel 1234567",
+            "telemetry_id": dice.randrange(10**8),
         }  # fmt: skip
         wrong += bool(redact(clean, rules, "drop", str).findings)
     assert wrong / 4_000 < 0.005

@@ -235,7 +235,30 @@ def test_a_number_passes_luhn_with_exactly_one_check_digit(number: int) -> None:
     assert sum(luhn(f"{number}{digit}") for digit in range(10)) == 1
 
 
-@pytest.mark.parametrize("text", ["a" * 60_000 + "@", "@" * 60_000, "1 " * 30_000, "a@" + "b." * 30_000, ":1" * 30_000])
+def test_groups_of_digits_that_no_card_has_are_an_id() -> None:
+    """Of ten such times one makes 16 digits that begin and end as those of a card do."""
+    assert [looks_like(f"421-173255760000{last}-77") for last in range(10)] == [None] * 10
+
+
+def test_below_a_name_that_says_phone_only_numbers_are_phone_numbers() -> None:
+    event = {
+        "event_type": "x",
+        "phones": {"id": "7f3c9a10-1234567", "home": "555 1234567"},
+        "iphone": {"id": "1234567"},
+    }
+    done = redact(event, Declarations({}).rules("x"), "drop", str)
+    assert [finding.path for finding in done.findings] == ["/phones/home"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a" * 60_000 + "@", "@" * 60_000, "1 " * 30_000, "a@" + "b." * 30_000, ":1" * 30_000),
+        # Combining marks in falling order, which NFKC sorts by insertion.
+        "\u0315" * 60_000 + "\u0316" * 60_000,
+    ],
+    ids=range(6),
+)
 def test_a_long_text_made_to_be_slow_is_not(text: str) -> None:
     began = time.process_time()
     looks_like(text)
