@@ -128,7 +128,7 @@ def test_who_is_erased_leaves_a_place_and_a_reason_and_others_are_as_they_were(
             assert now == was
             continue
         left = {name: value for name, value in now.items() if value is not None}
-        assert left.pop("reason").startswith("The message was about somebody")
+        assert left.pop("reason").startswith("The message was about an erased person")
         assert left == {"topic": "t", "partition": 0, "offset": was["offset"], "value_bytes": 9,
                         "reason_code": "erased"}  # fmt: skip
     nobody = Graves(frozenset(), frozenset())
