@@ -54,7 +54,7 @@ def import_store(
             f"two words such as old/clicks; the first is none of {', '.join(sorted(OURS))}", param_hint="TABLE"
         )
     store, settings = find(source, file_format), Settings()
-    with spark_session(settings, "import", reads_only=show) as spark:
+    with spark_session(settings, "import", reads_only=show, source=store.folder) as spark:
         columns = inferred(spark, store) if schema is None else declared(schema, store)
         if show:
             types = {field.name: field.dataType.simpleString() for field in columns}

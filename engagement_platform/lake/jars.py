@@ -96,9 +96,9 @@ def cached_jars(conf: JarConf, cache: Path) -> list[Path]:
     return _jars_in(_folder(conf, cache, IVY_FILE))
 
 
-def spark_jars(settings: Settings) -> list[Path]:
+def spark_jars(settings: Settings, source: str = "") -> list[Path]:
     """The jars of a Spark that is started here: Delta and Kafka, S3A where it is needed, all of `spark.jar_folder`, and
-    GraphFrames where `setup` could download it.
+    GraphFrames where `setup` could download it. source: URI of what is read beside the lake.
 
     Only very large organizations need GraphFrames, and not every mirror has it, so it is not downloaded here. Of two
     jars with one file name the one in the folder counts. Raises JarsUnavailable, JavaMissing.
@@ -110,7 +110,8 @@ def spark_jars(settings: Settings) -> list[Path]:
             f"spark.jar_folder is {folder}, which is no folder with jars in it. Nothing was started. Put the jars "
             "there, name the folder that has them, or leave the setting away."
         )
-    confs: list[JarConf] = ["spark", "s3"] if settings.lake.startswith("s3a://") else ["spark"]
+    on_s3 = any(uri.startswith("s3a://") for uri in (settings.lake, source))
+    confs: list[JarConf] = ["spark", "s3"] if on_s3 else ["spark"]
     ivy_settings = Path(mirror) if mirror else None
     resolved = [jar for conf in confs for jar in resolve_jars(conf, settings.spark.jar_cache, settings=ivy_settings)]
     if not any(re.match(r"graphframes-spark\d", jar.name) for jar in given):

@@ -67,8 +67,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
     }
 
 
-def server_conf(settings: Settings) -> dict[str, str]:
-    """All configuration of a Spark that is started here, without the jars."""
+def server_conf(settings: Settings, source: str = "") -> dict[str, str]:
+    """All configuration of a Spark that is started here, without the jars. source: URI of what is read beside the
+    lake."""
     return {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -92,17 +93,18 @@ def server_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         **session_conf(settings),
         **s3a_conf(settings.lake, os.environ),
+        **s3a_conf(source, os.environ),
         **settings.spark.conf,
     }
 
 
-def s3a_conf(lake: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Configuration for a lake at s3a://, from the variables that boto3 and delta-rs read; empty for any other lake.
+def s3a_conf(uri: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Configuration for s3a://, from the variables that boto3 and delta-rs read; empty for any other URI.
 
     Credentials are not among it: Hadoop's own chain finds them in the driver and in each executor, and so no UI or
     event log shows them.
     """
-    if not lake.startswith("s3a://"):
+    if not uri.startswith("s3a://"):
         return {}
     conf = {}
     if endpoint := environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL"):
@@ -126,9 +128,10 @@ def plugin_conf(jars: Iterable[Path], given: Mapping[str, str]) -> dict[str, str
     return {RELATION_PLUGINS: ",".join(dict.fromkeys([*filter(None, named), GRAPH_PLUGIN]))}
 
 
-def classic_conf(settings: Settings, jars: Sequence[Path]) -> dict[str, str]:
-    """Configuration of a Spark in this process, jars included."""
-    return {"spark.master": settings.spark.master, "spark.jars": ",".join(map(str, jars)), **server_conf(settings)}
+def classic_conf(settings: Settings, jars: Sequence[Path], source: str = "") -> dict[str, str]:
+    """Configuration of a Spark in this process, jars included. source: as of `server_conf`."""
+    given = {"spark.master": settings.spark.master, "spark.jars": ",".join(map(str, jars))}
+    return given | server_conf(settings, source)
 
 
 def build_classic(conf: dict[str, str], app_name: str) -> SparkSession:
@@ -184,7 +187,7 @@ def _answering(remote: str) -> Iterator[None]:
 
 @contextmanager
 def spark_session(
-    settings: Settings, app_name: str = "engagement-platform", *, reads_only: bool = False
+    settings: Settings, app_name: str = "engagement-platform", *, reads_only: bool = False, source: str = ""
 ) -> Iterator[SparkSession]:
     """A session for one run, closed at its end. Raises SparkUnavailable, and what resolving jars raises.
 
@@ -192,6 +195,7 @@ def spark_session(
     On a Connect server all runs of one app_name use one session after the other (`shared_session`).
     reads_only: for a run that writes no table; it shares nothing and needs no lease on a lake at s3a://. Any other
     raises LakeHeld where another driver has that lease.
+    source: URI of what is read beside the lake; a Spark that is started for it can read s3a://.
     """
     # The driver of this process is stopped before its lease is given back.
     with ExitStack() as lease, ExitStack() as opened:
@@ -209,7 +213,8 @@ def spark_session(
             from engagement_platform.lake.jars import find_java, spark_jars
 
             find_java()
-            session = build_classic(classic_conf(settings, spark_jars(settings)), app_name)
+            conf = classic_conf(settings, spark_jars(settings, source), source)
+            session = build_classic(conf, app_name)
             opened.callback(session.stop)
         if not reads_only:
             lease.enter_context(lake_lease(settings, session, ends=remote is None and running is None))

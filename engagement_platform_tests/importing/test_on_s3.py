@@ -34,6 +34,9 @@ def test_a_store_on_s3_is_imported_like_one_on_disk(
         "clicks/day=2026-11-02/c.parquet": (home / "one.parquet").read_bytes(),
         "clicks/_SUCCESS": b"done",
     }
+    # A line that is no record makes a text of its column where the columns are looked for.
+    columns = {"id": "long", "name": "string", "score": "double", "at": "timestamp", "day": "date"}
+    (home / "columns.json").write_text(json.dumps(columns))
     for key, body in objects.items():
         client.put_object(Bucket=bucket, Key=key, Body=body)
     for name, value in {
@@ -44,7 +47,7 @@ def test_a_store_on_s3_is_imported_like_one_on_disk(
         assert isinstance(called(nowhere, "old/other", "--yes").exception, ImportRefused)
 
     def run() -> subprocess.CompletedProcess[str]:
-        arguments = ["import", f"s3a://{bucket}/clicks", "old/clicks", "--yes", "--json"]
+        arguments = ["import", f"s3a://{bucket}/clicks", "old/clicks", "--schema", str(home / "columns.json"), "--json"]
         command = [sys.executable, "-m", "engagement_platform.cli", *arguments]
         return subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, timeout=300, check=False)
 

@@ -175,6 +175,23 @@ def test_without_graphframes_in_the_folder_what_was_downloaded_before_is_taken_a
     assert jars.spark_jars(settings) == [*spark_jars, tmp_path / CONNECT]
 
 
+def test_a_source_on_s3_brings_the_jars_of_s3a_to_a_lake_on_a_disk(
+    spark_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def resolved(conf: str, *_: object, **__: object) -> list[Path]:
+        asked.append(conf)
+        return []
+
+    monkeypatch.setattr(jars, "resolve_jars", resolved)
+    settings = Settings(lake_uri=None, home=tmp_path / "home")
+    for source, confs in (("", ["spark"]), ("/old/store", ["spark"]), ("s3a://old/store", ["spark", "s3"])):
+        jars.spark_jars(settings, source)
+        assert asked == confs
+        asked.clear()
+
+
 def test_a_folder_without_jars_is_named(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         settings = Settings(lake_uri=None, home=tmp_path / "home", spark=SparkSettings(jar_folder=folder))
