@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-first-day test-long test-crash lint format docs clean bench-ingest bench-pipe bench-cascade bench-mutation \
+.PHONY: help setup run test test-fast test-first-day test-long test-crash conformance lint format docs clean bench-ingest bench-pipe bench-cascade bench-mutation \
   bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness \
   bench-ingest-server bench-chain bench-s3-sqs bench-doctor \
   simulate-days
@@ -33,6 +33,9 @@ test-crash: setup ## only the tests that kill processes
 test-long: setup lint ## every test, the slow ones included
 	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not browser and not first_day"
 	@$(PYTEST) -m "browser or first_day"
+
+conformance: setup ## plant bugs in a copy of the product, one at a time; each has to fail the test that it names
+	@$(BIN)/python -m engagement_platform_tests.conformance $(ARGS)
 
 lint: setup ## ruff, mypy strict, import-linter; changes nothing
 	@$(BIN)/ruff check .

@@ -1,0 +1,1 @@
+"""`make conformance`: bugs that are planted, which tests have to catch."""
