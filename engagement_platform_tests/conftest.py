@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import boto3
@@ -22,8 +24,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from sqlalchemy import Connection, Engine, event
 
+from engagement_platform.lake.contract import Table
 from engagement_platform.lake.jars import JarsUnavailable, resolve_jars
 from engagement_platform.lake.jars import spark_jars as resolved_spark_jars
+from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import build_classic, classic_conf
 from engagement_platform.local.kafka import EmbeddedKafka
 from engagement_platform.local.ports import free_ports
@@ -256,6 +260,37 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     event.listen(Engine, "begin", unsynchronized)
     yield
     event.remove(Engine, "begin", unsynchronized)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tables_made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Spark makes an empty table of each contract once; where this process makes another one, it is a copy of that.
+
+    Spark takes a third of a second for each, and most tests begin with seven of them in a lake of their own.
+    """
+    create, made, lock = Lake._create, dict[object, Path](), Lock()
+
+    def create_or_copy(lake: Lake, table: Table) -> None:
+        uri = Path(lake.uri(table))
+        if not uri.is_absolute() or uri.exists():
+            create(lake, table)
+            return
+        contract = (table.columns, table.partitioned_by, table.liquid_by, tuple(sorted(table.properties.items())))
+        with lock:
+            kept = made.get(contract)
+        if kept is not None:
+            # What is copied is as old as a table that was made now.
+            shutil.copytree(kept, uri, copy_function=shutil.copyfile)
+            return
+        create(lake, table)
+        kept = tmp_path_factory.mktemp("empty") / "table"
+        shutil.copytree(uri, kept)
+        with lock:
+            made[contract] = kept
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lake, "_create", create_or_copy)
+        yield
 
 
 @pytest.fixture(scope="session")

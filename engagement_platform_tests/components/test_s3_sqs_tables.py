@@ -80,7 +80,11 @@ def rows(name: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["source_line"])
 
 
-def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(arcade: World, tmp_path: Path) -> None:
+def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(
+    arcade: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No run is needed to tell that they wait too long: the sensor asks the queue, and the stores since when."""
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")
     definitions = folder_definitions(tmp_path / "defs")
     graph = definitions.resolve_asset_graph()
     assert graph.get(ROUND_END).parent_keys == {OBJECTS}
@@ -94,12 +98,21 @@ def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(arcad
         def look() -> Any:
             return tick(definitions, "arcade_events_backlog", instance)
 
+        def fresh() -> tuple[bool, object]:
+            key = dg.AssetCheckKey(OBJECTS, "fresh")
+            [record] = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+            assert record.evaluation is not None
+            return record.evaluation.passed, record.evaluation.metadata["waiting"].value
+
         good = event("round_end", "r1", score=7, board="upper")
         arcade.put("events/2026/11/05/10/a.json.gz", [good, good, event("coin_in", "c1", cents=5)])
         arcade.put("events/2026/11/05/11/b.json.gz", [event("round_end", "r2"), event("purchase", "x"), b"{"])
         waits = backlog("ingest-arcade-events", Settings(), None)
         assert waits == 3, "two objects, and the bucket's own test of the queue"
+        look()
+        assert fresh() == (True, 3), "seen just now"
         request = look()
+        assert fresh() == (False, 3), "seen waiting since the look before"
         job = definitions.resolve_job_def("ingest_arcade_events")
         ran = job.execute_in_process(
             run_config=request.run_config, partition_key=request.partition_key, instance=instance
@@ -109,6 +122,7 @@ def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(arcad
         assert [row["cents"] for row in rows("coin_in")] == [5]
         assert {row["reason_code"] for row in rows("quarantine")} == {"missing_field", "unknown_event_type", "not_json"}
         assert "Nothing is waiting" in look().skip_message
+        assert fresh() == (True, 0)
         assert arcade.left() == 0
         told = {key: instance.get_latest_materialization_event(key) for key in (ROUND_END, COIN_IN, REFUSED)}
         assert all(told.values())
@@ -124,29 +138,6 @@ def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(arcad
         assert (len(rows("round_end")), len(rows("coin_in")), len(rows("quarantine"))) == (1, 1, 3)
     [record] = open_stores(Settings()).checkpoints.history("ingest-arcade-events")
     assert (record.counts["landed"], record.counts["duplicates"], record.counts["quarantined"]) == (2, 1, 3)
-
-
-def test_objects_of_a_declared_queue_that_wait_too_long_fail_the_check_until_a_run_took_them(
-    arcade: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No run is needed to tell: the sensor asks the queue, and the stores since when it is known."""
-    definitions = folder_definitions(tmp_path / "defs")
-    with dg.DagsterInstance.ephemeral() as instance:
-
-        def fresh() -> tuple[bool, object]:
-            tick(definitions, "arcade_events_backlog", instance)
-            key = dg.AssetCheckKey(OBJECTS, "fresh")
-            [record] = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
-            assert record.evaluation is not None
-            return record.evaluation.passed, record.evaluation.metadata["waiting"].value
-
-        monkeypatch.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")
-        arcade.put("events/2026/11/05/10/a.json.gz", [event("coin_in", "c1", cents=5)])
-        assert fresh() == (True, 2), "seen just now, with the bucket's own test of the queue"
-        assert fresh() == (False, 2), "seen waiting since the look before"
-        job = definitions.resolve_job_def("ingest_arcade_events")
-        assert job.execute_in_process(instance=instance, partition_key=datetime.now(UTC).date().isoformat()).success
-        assert fresh() == (True, 0)
 
 
 def test_two_queues_of_one_bucket_have_a_check_each(arcade: World, tmp_path: Path) -> None:

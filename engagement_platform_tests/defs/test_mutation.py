@@ -93,6 +93,10 @@ def test_published_requests_launch_a_run_that_announces_them_and_tells_what_chan
     [edges] = home.events("engagement/alias")
     assert figures(edges, "edges") == {"edges": 3}
     assert home.passed("engagement/mutation_request", "conservation")
+    with pytest.MonkeyPatch.context() as strict:
+        strict.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")
+        tick(home, "watch")
+    assert not home.passed("engagement/notification", "fresh"), "requests are waiting"
 
     launched = tick(home)
     assert isinstance(launched, dg.RunRequest)
@@ -173,13 +177,6 @@ def test_a_run_that_has_to_wait_for_a_table_says_in_its_log_for_whom(home: Home)
     said = [entry.user_message for entry in home.instance.all_logs(run.run_id) if entry.dagster_event is None]
     [waited] = [line for line in said if line.startswith("Waiting for the lease table/engagement/data: ")]
     assert "(a batch of others) holds table/engagement/data since" in waited
-
-
-def test_requests_that_wait_too_long_to_be_announced_are_not_fresh(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    ingest(home, REQUESTS[:1])
-    monkeypatch.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")
-    tick(home, "watch")
-    assert not home.passed("engagement/notification", "fresh")
 
 
 def due(home: Home, later: timedelta = timedelta(0)) -> dg.RunRequest | dg.SkipReason:

@@ -55,9 +55,11 @@ class Reader:
     """What was seen of each run, from before its first batch until after its last one."""
     _one_at_a_time: Lock = field(default_factory=Lock)
     """Commits are made side by side, and what is seen is kept in the order in which it was seen."""
+    _looked_after: int = -1
 
     def look(self, point: str = ":after") -> None:
-        if point.endswith(":after") and point != "manifest:after":
+        if point.endswith(":after") and (commits := self.commits()) != self._looked_after:
+            self._looked_after = commits
             self.look_at(self.rows, self.read_rows)
             self.look_at(self.names, self.world.names)
 
@@ -66,6 +68,10 @@ class Reader:
             now = read()
             if not seen or seen[-1] != now:
                 seen.append(now)
+
+    def commits(self) -> int:
+        """How many there are in all tables; only another one can change what is seen."""
+        return sum(1 for _ in Path(self.world.lake.root).glob("*/*/_delta_log/*.json"))
 
     def read_rows(self) -> list[Any]:
         found = CurrentRows.of(self.world.lake.root)
@@ -90,8 +96,11 @@ class Reader:
 
         def read() -> None:
             try:
-                while not ended.wait(0.05):
-                    self.look_at(self.rows, self.read_rows)
+                before = 0
+                while not ended.wait(0.01):
+                    if (commits := self.commits()) != before:
+                        before = commits
+                        self.look_at(self.rows, self.read_rows)
             except BaseException as error:
                 failed.append(error)
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -31,14 +28,6 @@ from engagement_platform_tests.conftest import Moto
 
 _numbers = itertools.count()
 AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
-
-
-@cache
-def _empty_tables(spark: SparkSession) -> Path:
-    """The lake of a job that has not run yet; copied, since Spark takes ten seconds to make thirty tables."""
-    settings = Settings(home=Path(mkdtemp()))
-    Lake(spark, settings).ensure(*Feed(GROUP, registry()).tables)
-    return Path(settings.lake)
 
 
 class World:
@@ -64,7 +53,8 @@ class World:
         self.stores = open_stores(self.settings)
         self.types = registry()
         if "://" not in self.settings.lake:
-            shutil.copytree(_empty_tables(spark), self.settings.lake)
+            # Copied here, while a process of a test's own would make all thirty.
+            Lake(spark, self.settings).ensure(*Feed(GROUP, self.types).tables)
 
     def put(self, key: str, lines: Sequence[bytes]) -> None:
         """An object of gzip JSON lines."""
