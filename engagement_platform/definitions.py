@@ -24,6 +24,7 @@ from engagement_platform.defs import (
     page_views,
     quarantine,
     restore,
+    shared_drain,
     verification,
 )
 from engagement_platform.defs.entity import PROFILES
@@ -43,7 +44,7 @@ def defs() -> dg.Definitions:
     # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
     # installed package has none.
     modules = (
-        *(maintenance, restore, erase, quarantine, layout, alerts),
+        *(maintenance, restore, erase, quarantine, layout, alerts, shared_drain),
         *((engagement, mutation, checks, verification) if on.engagements else ()),
         *((games, live_ops) if on.games else ()),
         *((page_views,) if on.page_views and not declared.page_views else ()),

@@ -38,7 +38,8 @@ REQUEST_TABLES = Tables(
 )
 
 
-def _job(name: str, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
+def built(name: str, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
+    """A job of the engagement tables, on an open session."""
     from engagement_platform.pipelines.jobs import build_job, parts_of
 
     return build_job(name, parts_of(opened.spark, opened.settings, opened.stores, callbacks))
@@ -51,34 +52,26 @@ def _reread(day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchRe
 
 
 ENGAGEMENTS = Ingestion(
-    INGEST_ENGAGEMENTS,
-    "ingest_engagement_tables",
-    engagement_specs(),
-    DATA_POOL,
-    ENGAGEMENT_TABLES,
-    partial(_job, INGEST_ENGAGEMENTS),
-    "Engagements from Kafka, batch after batch, exactly once in each of their tables.",
-    _reread,
+    job=INGEST_ENGAGEMENTS,
+    asset_name="ingest_engagement_tables",
+    specs=engagement_specs(),
+    pool=DATA_POOL,
+    tables=ENGAGEMENT_TABLES,
+    build=partial(built, INGEST_ENGAGEMENTS),
+    backlog=lambda looked: looked.backlog(INGEST_ENGAGEMENTS),
+    description="Engagements from Kafka, batch after batch, exactly once in each of their tables.",
+    reread=_reread,
 )
 REQUESTS = Ingestion(
-    INGEST_MUTATION_REQUESTS,
-    "ingest_mutation_request_table",
-    request_specs(),
-    "engagement_mutation_request",
-    REQUEST_TABLES,
-    partial(_job, INGEST_MUTATION_REQUESTS),
-    "Mutation requests from Kafka, accepted or rejected; accepted ones are visible with their batch.",
+    job=INGEST_MUTATION_REQUESTS,
+    asset_name="ingest_mutation_request_table",
+    specs=request_specs(),
+    pool="engagement_mutation_request",
+    tables=REQUEST_TABLES,
+    build=partial(built, INGEST_MUTATION_REQUESTS),
+    backlog=lambda looked: looked.backlog(INGEST_MUTATION_REQUESTS),
+    description="Mutation requests from Kafka, accepted or rejected; accepted ones are visible with their batch.",
 )
-
-
-def _backlog(landing: Ingestion, what: str) -> dg.SensorDefinition:
-    return backlog_sensor(
-        f"{what}_backlog",
-        landing.job,
-        lambda looked: looked.backlog(landing.job),
-        f"Launches a drain run when {what.replace('_', ' ')} wait on the broker and none is under way.",
-        assets=landing.assets,
-    )
 
 
 def definitions() -> dg.Definitions:
@@ -89,5 +82,10 @@ def definitions() -> dg.Definitions:
             ENGAGEMENTS.asset_job("Drain new engagements (today's partition) or read days again (any other)."),
             REQUESTS.asset_job("Drain new mutation requests."),
         ],
-        sensors=[_backlog(ENGAGEMENTS, "engagements"), _backlog(REQUESTS, "mutation_requests")],
+        sensors=[
+            backlog_sensor("engagements_backlog", ENGAGEMENTS, "engagements wait on the broker", in_shared=True),
+            backlog_sensor(
+                "mutation_requests_backlog", REQUESTS, "mutation requests wait on the broker", in_shared=True
+            ),
+        ],
     )

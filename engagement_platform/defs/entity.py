@@ -88,16 +88,17 @@ class EntityParts:
         """Changes from Kafka, one partition a batch."""
         entity, job = self.entity, ingest_name(self.entity)
         return Ingestion(
-            job,
-            f"ingest_{entity.name}_changeset",
-            [table_spec(entity.changeset, [self.topic_key]).replace_attributes(group_name=self.group)],
+            job=job,
+            asset_name=f"ingest_{entity.name}_changeset",
+            specs=[table_spec(entity.changeset, [self.topic_key]).replace_attributes(group_name=self.group)],
             # One pool each: while the base is written, changes go on landing.
-            f"{entity.name}_changeset",
-            changeset_tables(entity),
-            partial(self._build, job),
-            f"Partial updates from Kafka, one partition a batch; each is visible in {entity.view} with its commit. A "
-            "day before today is read again: readers see a difference only where something had not landed.",
-            self._reread,
+            pool=f"{entity.name}_changeset",
+            tables=changeset_tables(entity),
+            build=partial(self._build, job),
+            backlog=lambda looked: looked.backlog(job, self.declared(looked.settings).topic),
+            description=f"Partial updates from Kafka, one partition a batch; each is visible in {entity.view} with its "
+            "commit. A day before today is read again: readers see a difference only where something had not landed.",
+            reread=self._reread,
         )
 
     @cached_property
@@ -205,10 +206,9 @@ class EntityParts:
         )
         backlog = backlog_sensor(
             f"{name}_changes_backlog",
-            self.changes.job,
-            lambda looked: looked.backlog(self.changes.job, self.declared(looked.settings).topic),
-            f"Launches a drain run when changes of {name}s wait on the broker and none is under way.",
-            assets=self.changes.assets,
+            self.changes,
+            f"changes of {name}s wait on the broker",
+            in_shared=self is PROFILES,
         )
         presses = sensor(
             f"{name}_changes_pressing",

@@ -6,7 +6,7 @@ Made by functions, since which tables there are is declared: those that ship, an
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from engagement_platform.defs.ingestion import Ingestion
 from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.defs.materialization_events import callbacks_of, record_batches
 from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.defs.sensors import backlog_sensor, check_on_demand
+from engagement_platform.defs.sensors import backlog_sensor, check_on_demand, report_sensor
 from engagement_platform.defs.specs import OWNERS, key_of, table_spec
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
@@ -34,6 +34,9 @@ from engagement_platform.settings import Settings
 GAMES_GROUP = "games"
 
 ROW_SUMS = "row_sums"
+
+BATCH_EVERY = timedelta(seconds=40)
+"""A batch commits to thirty tables, which takes 15 s of both cores of a small machine however few events it has."""
 
 
 def objects_key(feed: Feed) -> dg.AssetKey:
@@ -78,16 +81,19 @@ def tables_of(feed: Feed) -> Tables:
 def ingestion(feed: Feed, group: str) -> Ingestion:
     """The tables, filled together. group: of the assets, and their pool: a batch writes most of them."""
     return Ingestion(
-        feed.job,
-        f"ingest_{feed.group}_tables",
-        [table_spec(table, [objects_key(feed)]).replace_attributes(group_name=group) for table in feed.tables],
-        group,
-        tables_of(feed),
-        partial(_built, feed),
-        "Events from S3, batch after batch, exactly once; days before today are replayed.",
-        partial(_again, feed),
-        ROW_SUMS,
-        "Every line that a batch received was routed to a table, quarantined or a duplicate, and the logs of the "
+        job=feed.job,
+        asset_name=f"ingest_{feed.group}_tables",
+        specs=[table_spec(table, [objects_key(feed)]).replace_attributes(group_name=group) for table in feed.tables],
+        pool=group,
+        tables=tables_of(feed),
+        build=partial(_built, feed),
+        backlog=lambda looked: looked.announced(feed, datetime.now(UTC)).backlog,
+        unknown=PlatformError,
+        interval=BATCH_EVERY,
+        description="Events from S3, batch after batch, exactly once; days before today are replayed.",
+        reread=partial(_again, feed),
+        check=ROW_SUMS,
+        says="Every line that a batch received was routed to a table, quarantined or a duplicate, and the logs of the "
         "tables say that as many rows were written.",
     )
 
@@ -152,24 +158,23 @@ def feed_definitions(feed: Feed, group: str) -> dg.Definitions:
     def fresh_now(looked: Waiting) -> list[dg.AssetCheckResult]:
         return [fresh(looked, feed, datetime.now(UTC))]
 
-    backlog = backlog_sensor(
-        f"{feed.group}_events_backlog",
-        feed.job,
-        lambda looked: looked.announced(feed, datetime.now(UTC)).backlog,
-        f"Launches a drain run when objects of {feed.group} events wait in the queue and none is under way. Reports "
-        "freshness.",
-        assets=landing.assets,
-        checks=fresh_now,
-        unknown=PlatformError,
-        every=15,
-    )
+    watch = f"watch_{feed.group}_events"
+    sensors = [
+        backlog_sensor(
+            f"{feed.group}_events_backlog",
+            landing,
+            f"objects of {feed.group} events wait in the queue",
+            every=15,
+        ),
+        report_sensor(f"{watch}_backlog", fresh_now, f"Reports since when objects of {feed.group} events wait."),
+    ]
     checks = {(objects_key(feed), FRESH): "No object waits in the queue for longer than `quality.freshness`."}
     drain = f"Drain new {feed.group} events (today's partition) or replay days of arrival (any other)."
     return dg.Definitions(
         assets=[objects_spec(feed, group), landing.assets],
-        asset_checks=[check_on_demand(f"watch_{feed.group}_events", checks, fresh_now)],
+        asset_checks=[check_on_demand(watch, checks, fresh_now)],
         jobs=[landing.asset_job(drain), replay_job(feed, group)],
-        sensors=[backlog],
+        sensors=sensors,
     )
 
 

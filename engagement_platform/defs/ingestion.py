@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import dagster as dg
 
+from engagement_platform.defs.backlog import Waiting
 from engagement_platform.defs.batches import Tables, unbalanced
 from engagement_platform.defs.materialization_events import Context, callbacks_of, record_batches
 from engagement_platform.defs.platform import Opened, Platform
@@ -21,6 +22,10 @@ from engagement_platform.defs.specs import DAYS, key_of
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
+from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
+
+if TYPE_CHECKING:
+    from engagement_platform.engine.drain import DrainPolicy
 
 Mode = Literal["auto", "drain", "reread"]
 Build = Callable[[Opened, Callbacks], MicroBatchJob[Any]]
@@ -87,17 +92,25 @@ def drained(
     from engagement_platform.pipelines.jobs import close_source
 
     asked = opened.settings.drain
-    least = asked.min_batch_interval and max(asked.min_batch_interval, interval)
     policy = (
         DrainPolicy(idle_timeout=timedelta(0), max_duration=asked.max_duration)
         if until_idle
-        else DrainPolicy(asked.idle_timeout, asked.poll, asked.max_duration, least, gives_way(context))
+        else drain_policy(context, opened, interval)
     )
     try:
         for report in drain(job, policy):
             yield report.manifest.ingestion_ts.date(), report
     finally:
         close_source(job)
+
+
+def drain_policy(context: Context, opened: Opened, interval: timedelta = timedelta(0)) -> "DrainPolicy":
+    """The settings of `drain`; the run gives way to others that wait for its pool. interval: see `drained`."""
+    from engagement_platform.engine.drain import DrainPolicy
+
+    asked = opened.settings.drain
+    least = asked.min_batch_interval and max(asked.min_batch_interval, interval)
+    return DrainPolicy(asked.idle_timeout, asked.poll, asked.max_duration, least, gives_way(context))
 
 
 def conservation(
@@ -118,18 +131,49 @@ def conservation(
     )
 
 
-@dataclass(frozen=True)
-class Ingestion:
-    """A job that drains a source, and the tables it fills."""
+@dataclass(frozen=True, kw_only=True)
+class Drain:
+    """A job that makes batches of what waits for it, in runs of its own or in one that serves several (`shared_drain`).
+
+    Its runs record events for tables. Ones whose tables they materialize are an `Ingestion`.
+    """
 
     job: str
     """Name of the job, as the stores know it."""
-    asset_name: str
-    """Of the function that Dagster runs."""
-    specs: Sequence[dg.AssetSpec]
     pool: str
     tables: Tables
     build: Build
+    backlog: Callable[[Waiting], int]
+    """How much waits: messages, objects or rows."""
+    unknown: type[PlatformError] | tuple[type[PlatformError], ...] = (BrokerUnavailable, TopicMissing)
+    """Errors of the source after which a sensor launches nothing. After any other, such as offsets that expired, it
+    launches a run, which fails with the sentence that says so, and failed runs are alerts."""
+    interval: timedelta = timedelta(0)
+    """Between the beginnings of two batches at least, where that is longer than `drain.min_batch_interval`."""
+
+    @property
+    def dagster_job(self) -> str:
+        """Name of the job, as Dagster knows it."""
+        return self.job.replace("-", "_")
+
+    @property
+    def ingests(self) -> "Ingestion | None":
+        """Itself, where its tables are assets that its runs materialize."""
+        return None
+
+    def result(self, reports: Sequence[BatchReport], refused: str | None = None) -> dg.AssetCheckResult | None:
+        """Whether the batches of one run account for each record, where a check says so."""
+        del reports, refused
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingestion(Drain):
+    """A job that drains a source, and the tables it fills."""
+
+    asset_name: str
+    """Of the function that Dagster runs."""
+    specs: Sequence[dg.AssetSpec]
     description: str
     reread: Reread | None = None
     """Reads what was ingested on a day once more."""
@@ -137,9 +181,8 @@ class Ingestion:
     says: str = "Every record that a batch received has landed, was a known duplicate or is in quarantine."
 
     @property
-    def dagster_job(self) -> str:
-        """Name of the job, as Dagster knows it."""
-        return self.job.replace("-", "_")
+    def ingests(self) -> "Ingestion | None":
+        return self
 
     @cached_property
     def assets(self) -> dg.AssetsDefinition:
@@ -179,19 +222,19 @@ class Ingestion:
     ) -> Iterator[dg.AssetCheckResult]:
         """Make the batches that are planned, record events for each table, and check that the books balance."""
         reports: list[BatchReport] = []
-
-        def result(so_far: Sequence[BatchReport], refused: str | None = None) -> dg.AssetCheckResult:
-            return conservation(self.tables.summary, so_far, refused, self.check)
-
         with platform.open(self.job) as opened:
             try:
                 batches = self._batches(context, opened, days, drains)
-                for report in record_batches(context, self.tables, opened, batches, result):
+                for report in record_batches(context, self.tables, opened, batches, self.result):
                     reports.append(report)
             except BooksDoNotBalance as refused:
-                yield result(reports, str(refused))
+                yield self.result(reports, str(refused))
                 raise
-        yield result(reports)
+        yield self.result(reports)
+
+    def result(self, reports: Sequence[BatchReport], refused: str | None = None) -> dg.AssetCheckResult:
+        """Whether the batches of one run account for each record. refused: why the last one was not finalized."""
+        return conservation(self.tables.summary, reports, refused, self.check)
 
     def _batches(
         self, context: dg.AssetExecutionContext, opened: Opened, days: Sequence[date], drains: bool
@@ -210,4 +253,4 @@ class Ingestion:
             if report is None:
                 yield day, None
         if drains:
-            yield from drained(context, opened, self.build(opened, callbacks))
+            yield from drained(context, opened, self.build(opened, callbacks), interval=self.interval)

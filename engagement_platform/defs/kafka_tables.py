@@ -15,7 +15,7 @@ from engagement_platform.defs.checks import FRESH, freshness
 from engagement_platform.defs.ingestion import Ingestion
 from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.defs.platform import Opened, bound_platform
-from engagement_platform.defs.sensors import backlog_sensor, check_on_demand
+from engagement_platform.defs.sensors import backlog_sensor, check_on_demand, report_sensor
 from engagement_platform.defs.specs import key_of, table_spec, topic_key
 from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.pipelines.kafka_tables.tables import Stream
@@ -28,21 +28,16 @@ def stream_definitions(stream: Stream) -> dg.Definitions:
     def fresh(looked: Waiting) -> list[dg.AssetCheckResult]:
         return [freshness(stream.job, table, looked, stream.topic)]
 
-    backlog = backlog_sensor(
-        f"{stream.words}_backlog",
-        stream.job,
-        lambda looked: looked.backlog(stream.job, stream.topic),
-        f"Launches a drain run when records of {stream.topic} wait on the broker and none is under way. Reports "
-        "freshness.",
-        assets=landing.assets,
-        checks=fresh,
-    )
+    sensors = [
+        backlog_sensor(f"{stream.words}_backlog", landing, f"records of {stream.topic} wait on the broker"),
+        report_sensor(f"watch_{stream.words}_backlog", fresh, f"Reports since when records of {stream.topic} wait."),
+    ]
     checks = {(table, FRESH): "No record waits longer than `quality.freshness`."}
     own = dg.Definitions(
         assets=[landing.assets],
         asset_checks=[check_on_demand(f"watch_{stream.words}", checks, fresh)],
         jobs=[landing.asset_job(f"Drain new records of {stream.topic}.")],
-        sensors=[backlog],
+        sensors=sensors,
         resources={"platform": bound_platform()},
     )
     return dg.Definitions.merge(own, layout_definitions(stream.words, [spec.key for spec in landing.specs]))
@@ -63,11 +58,15 @@ def ingestion(stream: Stream) -> Ingestion:
 
     source, group = [topic_key(stream.topic)], stream.key[0]
     return Ingestion(
-        stream.job,
-        f"land_{stream.words}",
-        [table_spec(table, source).replace_attributes(group_name=group) for table in (stream.table, stream.quarantine)],
-        stream.words,
-        stream_tables(stream),
-        build,
-        f"Records of the topic {stream.topic}, batch after batch, exactly once in each table.",
+        job=stream.job,
+        asset_name=f"land_{stream.words}",
+        specs=[
+            table_spec(table, source).replace_attributes(group_name=group)
+            for table in (stream.table, stream.quarantine)
+        ],
+        pool=stream.words,
+        tables=stream_tables(stream),
+        build=build,
+        backlog=lambda looked: looked.backlog(stream.job, stream.topic),
+        description=f"Records of the topic {stream.topic}, batch after batch, exactly once in each table.",
     )

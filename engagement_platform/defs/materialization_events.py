@@ -22,7 +22,8 @@ from engagement_platform.engine.job import BatchReport, Callbacks
 from engagement_platform.lake.contract import Table
 
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
-Check = Callable[[Sequence[BatchReport]], dg.AssetCheckResult]
+Check = Callable[[Sequence[BatchReport], str | None], dg.AssetCheckResult | None]
+"""Of the batches of a run, and why one more failed, if one did."""
 
 
 def callbacks_of(context: Context) -> Callbacks:
@@ -33,6 +34,55 @@ def callbacks_of(context: Context) -> Callbacks:
     )
 
 
+class Recorder:
+    """Records events for the tables of one job in one run: in the end, when the day changes, every report interval.
+
+    check: of all batches of the run so far. Evaluated after the first, so that it is not "In progress" for minutes, and
+    with each event but the last, which is the run's own result.
+    """
+
+    def __init__(self, context: Context, tables: Tables, opened: Opened, check: Check | None = None) -> None:
+        self._context, self._tables, self._opened, self._check = context, tables, opened, check
+        self._every_s = tables.every_s or opened.settings.dagster.report_interval.total_seconds()
+        self._due = _first_event_due(context, self._every_s)
+        self._reports, self._pending, self._day = list[BatchReport](), list[Batch](), date.min
+        self._evaluated, self._failed = 0, False
+
+    def add(self, day: date, report: BatchReport | None) -> None:
+        """A batch, with the day that is the event's partition; None: nothing was recorded on that day."""
+        if day != self._day:
+            self.record()
+        self._day = day
+        if report is None:
+            shown = dict.fromkeys(self._tables.first, nothing_recorded(day))
+            _log_events(self._context, self._opened, day, shown, self._tables)
+            return
+        self._reports.append(report)
+        self._pending.append(_batch_of(report, self._opened))
+        self._context.log.info(log_line(report))
+        if is_due := time.monotonic() >= self._due:
+            self.record()
+            self._due = time.monotonic() + self._every_s
+        if is_due or self._failed or not self._evaluated:
+            self.evaluate()
+
+    def record(self) -> None:
+        """An event for each table that batches since the last one changed."""
+        if self._pending:
+            batch = total(self._pending)
+            shown = {table: table_metadata(batch, self._tables, table) for table in self._tables.changed(batch)}
+            _log_events(self._context, self._opened, self._day, shown, self._tables)
+            self._pending.clear()
+
+    def evaluate(self, failed: str | None = None) -> None:
+        """A result of the check, when batches came since the last one. failed: why a batch failed."""
+        news = failed is not None or len(self._reports) > self._evaluated
+        if self._check is not None and news and (result := self._check(self._reports, failed)):
+            # Accepted and stored, though its signature does not name it (Dagster 1.13).
+            self._context.log_event(evaluation(result))  # type: ignore[arg-type]
+        self._evaluated, self._failed = len(self._reports), failed is not None
+
+
 def record_batches(
     context: Context,
     tables: Tables,
@@ -40,42 +90,15 @@ def record_batches(
     batches: Iterable[tuple[date, BatchReport | None]],
     check: Check | None = None,
 ) -> Iterator[BatchReport]:
-    """Pass batches on and record events for their tables: in the end, when the day changes, and every report interval.
-
-    batches: each with its day, which is the event's partition; None: nothing was recorded on that day. check: of all
-    batches of the run so far; evaluated with each event but the last, so that it is not "In progress" for minutes.
-    """
-    every_s = tables.every_s or opened.settings.dagster.report_interval.total_seconds()
-    reports, pending, pending_day = list[BatchReport](), list[Batch](), date.min
-    due = _first_event_due(context, every_s)
-
-    def record() -> None:
-        if pending:
-            batch = total(pending)
-            shown = {table: table_metadata(batch, tables, table) for table in tables.changed(batch)}
-            _log_events(context, opened, pending_day, shown, tables)
-            pending.clear()
-
+    """Pass batches on, and record events for their tables as `Recorder` does."""
+    recorder = Recorder(context, tables, opened, check)
     try:
         for day, report in batches:
-            if day != pending_day:
-                record()
-            pending_day = day
-            if report is None:
-                _log_events(context, opened, day, dict.fromkeys(tables.first, nothing_recorded(day)), tables)
-                continue
-            reports.append(report)
-            pending.append(_batch_of(report, opened))
-            context.log.info(log_line(report))
-            if time.monotonic() >= due:
-                record()
-                due = time.monotonic() + every_s
-                if check is not None:
-                    # Accepted and stored, though its signature does not name it (Dagster 1.13).
-                    context.log_event(evaluation(check(reports)))  # type: ignore[arg-type]
-            yield report
+            recorder.add(day, report)
+            if report is not None:
+                yield report
     finally:
-        record()
+        recorder.record()
 
 
 def _first_event_due(context: Context, every_s: float) -> float:

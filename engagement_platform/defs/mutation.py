@@ -15,7 +15,8 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.batches import Tables
-from engagement_platform.defs.ingestion import drained
+from engagement_platform.defs.engagement import built
+from engagement_platform.defs.ingestion import Drain, drained
 from engagement_platform.defs.materialization_events import callbacks_of, record_batches
 from engagement_platform.defs.mutation_checks import hidden_rows
 from engagement_platform.defs.platform import Platform
@@ -48,12 +49,20 @@ MOVED_TABLES = Tables(
 )
 
 
+ANNOUNCEMENTS = Drain(
+    job=APPLY_MUTATIONS,
+    pool=MUTATION_POOL,
+    tables=ANNOUNCED_TABLES,
+    build=partial(built, APPLY_MUTATIONS),
+    backlog=lambda looked: looked.backlog(APPLY_MUTATIONS),
+    interval=ANNOUNCE_EVERY,
+)
+
+
 def run_job(context: dg.OpExecutionContext, platform: Platform, name: str, tables: Tables, *, until_idle: bool) -> None:
     """Batch after batch of one of the two jobs, with events for its tables."""
-    from engagement_platform.pipelines.jobs import build_job, parts_of
-
     with platform.open(name) as opened:
-        job = build_job(name, parts_of(opened.spark, opened.settings, opened.stores, callbacks_of(context)))
+        job = built(name, opened, callbacks_of(context))
         batches = drained(context, opened, job, until_idle=until_idle, interval=ANNOUNCE_EVERY)
         for _report in record_batches(context, tables, opened, batches):
             pass
@@ -128,14 +137,18 @@ def purge_due(looked: Waiting, last: BatchRecord | None, now: datetime) -> bool:
 
 
 def why_move(found: ToMove, max_pending: timedelta) -> str | None:
-    """Why changes are to be moved now; None: they can wait. Exactly max_pending is long enough."""
+    """Why changes are to be moved now; None: they can wait. Exactly max_pending is long enough.
+
+    While changes pend, a purge is left to their move: it needs a moment in which all requests are announced, and where
+    requests keep coming each run for its sake alone would find that moment gone.
+    """
     if found.unfinished:
         return "The last batch is unfinished."
     if found.pending > PRESSING_ROWS:
         return f"{found.pending:,} rows pend, more than {PRESSING_ROWS:,}."
     if found.pending and (found.age is None or found.age >= max_pending):
         return f"{found.pending:,} rows pend for mutation.max_pending ({max_pending}) or longer."
-    return "Deleted rows can be purged." if found.purge_due else None
+    return "Deleted rows can be purged." if found.purge_due and not found.pending else None
 
 
 def move_request(
@@ -158,10 +171,7 @@ def changes_pending(context: dg.SensorEvaluationContext, settings: Settings) -> 
 def definitions() -> dg.Definitions:
     """Jobs and sensors of this module."""
     mutations_backlog = backlog_sensor(
-        "mutations_backlog",
-        APPLY_MUTATIONS,
-        lambda looked: looked.backlog(APPLY_MUTATIONS),
-        "Launches a drain run when published mutation requests wait to be announced and none is under way.",
+        "mutations_backlog", ANNOUNCEMENTS, "published mutation requests wait to be announced", in_shared=True
     )
     pending = sensor(
         "changes_pending",

@@ -1,11 +1,11 @@
-"""Whether another run waits for the pool that this one holds.
+"""Whether another run wants the pool that this one holds, or one of the jobs that it makes batches of.
 
 A run that drains would hold it for as long as messages come, up to `drain.max_duration`, while a backfill, a redrive or
 a replay that was launched by hand is queued. The sensor launches the next drain when that one has ended.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 import dagster as dg
 
@@ -23,6 +23,31 @@ GOING = (
     dg.DagsterRunStatus.CANCELING,
 )
 """Of runs that hold what they need; those that wait for it are QUEUED."""
+
+
+def wanted_by_others(context: Context, jobs: Mapping[str, str]) -> Callable[[], Collection[str]]:
+    """A question for between two batches: which jobs of a shared run another run wants, under way or in the queue.
+
+    jobs: pool -> job that it is for. A query of the instance every few seconds.
+    """
+    looked, wanted = 0.0, frozenset[str]()
+
+    def ask() -> Collection[str]:
+        nonlocal looked, wanted
+        if time.monotonic() - looked < LOOK_EVERY_S:
+            return wanted
+        looked = time.monotonic()
+        others = context.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.QUEUED, *GOING]))
+        pools = {pool: run for run in others if run.run_id != context.run.run_id for pool in _pools(run)}
+        now = frozenset(job for pool, job in jobs.items() if pool in pools)
+        for pool, job in jobs.items():
+            if job in now - wanted:
+                run = pools[pool]
+                context.log.info(f"Leaves {job} to run {run.run_id[:8]} of {run.job_name}, which wants {pool}.")
+        wanted = now
+        return wanted
+
+    return ask
 
 
 def gives_way(context: Context) -> Callable[[], bool]:

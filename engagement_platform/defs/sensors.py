@@ -16,14 +16,13 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.evaluations import report_news, selected
-from engagement_platform.defs.ingestion import IngestConfig
+from engagement_platform.defs.ingestion import Drain, IngestConfig
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.pool_yield import BACKLOG, GOING
 from engagement_platform.defs.specs import DAYS
 from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
-from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 IN_PROGRESS = (dg.DagsterRunStatus.QUEUED, *GOING)
 LONGEST_PAUSE_S = 300.0
@@ -42,9 +41,16 @@ def is_automatic() -> bool:
     return Settings().dagster.automation == "running"
 
 
-def sensor(name: str, look: Look, description: str, *, job: str | None = None, every: int = 30) -> dg.SensorDefinition:
-    """A sensor under the settings, loaded as `dagster.automation` says."""
-    running = is_automatic()
+def is_shared() -> bool:
+    """Whether one run drains for all pipelines that ship (`shared_drain`), rather than one for each."""
+    return Settings().dagster.shared_drain
+
+
+def sensor(
+    name: str, look: Look, description: str, *, job: str | None = None, every: int = 30, on: bool = True
+) -> dg.SensorDefinition:
+    """A sensor under the settings, loaded as `dagster.automation` says; stopped in any case without `on`."""
+    running = on and is_automatic()
 
     @dg.sensor(
         name=name,
@@ -119,14 +125,14 @@ def recent_runs(instance: dg.DagsterInstance, job: str, assets: dg.AssetsDefinit
     return Recent(None, failures, newest[0].create_timestamp.timestamp(), newest[0].start_time, newest[0].end_time)
 
 
-def why_not(backlog: int, recent: Recent, now: float) -> str | None:
+def why_not(backlog: int, recent: Recent, now: float, longest_pause_s: float = LONGEST_PAUSE_S) -> str | None:
     """Why no run is launched now; None when one is."""
     if backlog == 0:
         return "Nothing is waiting."
     if recent.under_way:
         return f"{backlog:,} messages are waiting; a run is {recent.under_way} already."
     # None after the first failure.
-    pause = 0.0 if recent.failures < 2 else min(LONGEST_PAUSE_S, 10.0 * 2 ** (recent.failures - 2))
+    pause = 0.0 if recent.failures < 2 else min(longest_pause_s, 10.0 * 2 ** (recent.failures - 2))
     left = (recent.ended or 0.0) + pause - now
     if recent.failures and left > 0:
         return f"{backlog:,} messages are waiting; the last {recent.failures} runs failed, next try in {left:.0f} s."
@@ -142,43 +148,42 @@ def too_soon(recent: Recent, now: float, pause_s: float) -> str | None:
 
 
 def backlog_sensor(
-    name: str,
-    job: str,
-    backlog: Callable[[Waiting], int],
-    description: str,
-    *,
-    assets: dg.AssetsDefinition | None = None,
-    checks: Results | None = None,
-    unknown: type[PlatformError] | tuple[type[PlatformError], ...] = (BrokerUnavailable, TopicMissing),
-    every: int = 5,
+    name: str, drain: Drain, what: str, *, in_shared: bool = False, every: int = 5
 ) -> dg.SensorDefinition:
-    """A sensor that launches a drain run of today's partition when something waits and none is under way.
+    """A sensor that launches a drain run, of today's partition where there are any, when something waits.
 
-    job: as the stores know it. assets: None for a job of an op. checks: results that it reports beside. unknown: errors
-    of the source after which the tick is skipped. After any other, such as offsets that expired, a run is launched: it
-    fails with the sentence that says so, and failed runs are alerts.
+    what: what waits and where, for people. in_shared: `shared_drain` drains for this job, too; where that is on, this
+    sensor is loaded as stopped.
     """
-    dagster_job = job.replace("-", "_")
 
     def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
-        looked, lost = waiting(settings), None
-        if checks is not None:
-            report_news(context, checks(looked))
-        try:
-            waits = backlog(looked)
-        except unknown as error:
-            return dg.SkipReason(str(error))
-        except PlatformError as error:
-            waits, lost = 1, str(error)
-        if reason := why_not(waits, recent_runs(context.instance, dagster_job, assets), time.time()):
-            return dg.SkipReason(f"{reason} {lost}" if lost else reason)
+        waits, lost = waiting_for(drain, waiting(settings))
+        if waits is None:
+            return dg.SkipReason(lost)
+        assets = None if drain.ingests is None else drain.ingests.assets
+        if reason := why_not(waits, recent_runs(context.instance, drain.dagster_job, assets), time.time()):
+            return dg.SkipReason(f"{reason} {lost or ''}".strip())
         tags = {BACKLOG: "unknown" if lost else str(waits)}
         if assets is None:
             return dg.RunRequest(tags=tags)
         config = dg.RunConfig(ops={assets.node_def.name: IngestConfig(mode="drain")})
         return dg.RunRequest(run_config=config, partition_key=todays_partition(), tags=tags)
 
-    return sensor(name, look, description, job=dagster_job, every=every)
+    description = f"Launches a drain run when {what} and none is under way."
+    return sensor(name, look, description, job=drain.dagster_job, every=every, on=not (in_shared and is_shared()))
+
+
+def waiting_for(drain: Drain, looked: Waiting) -> tuple[int | None, str | None]:
+    """How much waits for a job, None where its source cannot say, and why it cannot.
+
+    What was to be read next is lost: one, since the run says so.
+    """
+    try:
+        return drain.backlog(looked), None
+    except drain.unknown as error:
+        return None, str(error)
+    except PlatformError as error:
+        return 1, str(error)
 
 
 def todays_partition() -> str | None:

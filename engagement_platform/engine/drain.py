@@ -1,16 +1,25 @@
-"""Runs batch after batch of a job until its source is idle, and decides when a run ends. One batch is `job`."""
+"""Runs batch after batch of one job, or of several by turns, until their sources are idle. One batch is `job`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from engagement_platform.engine.job import BatchReport, MicroBatchJob
+from engagement_platform.engine.lease import Lease, LeaseUnavailable
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
+from engagement_platform.errors import PlatformError
 
 W = TypeVar("W")
+
+BRIEFLY = timedelta(seconds=1)
+"""How long a turn waits for another run's lease before the next job has its turn."""
+LONGEST_PAUSE_S = 300.0
+"""A job whose batches fail is tried again after 10, 20, 40, … seconds, at most these."""
 
 
 @dataclass(frozen=True)
@@ -59,3 +68,131 @@ def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
             if time.monotonic() - idle_since >= policy.idle_timeout.total_seconds() or policy.gives_way():
                 return
             time.sleep(policy.poll.total_seconds())
+
+
+class DrainFailed(PlatformError):
+    """Jobs of a shared drain failed until it ended."""
+
+    def __init__(self, failed: Sequence[tuple[str, Exception]]) -> None:
+        reasons = " ".join(f"{name}: {error}" for name, error in failed)
+        super().__init__(f"The other jobs went on; {len(failed)} of them failed and could not be finished. {reasons}")
+
+
+class _Turns:
+    """One job in a shared drain: its lease while it has one, when it is looked at next, and what went wrong."""
+
+    def __init__(
+        self,
+        job: MicroBatchJob[Any],
+        interval: timedelta,
+        policy: DrainPolicy,
+        absent: tuple[type[Exception], ...],
+    ) -> None:
+        self.job, self._policy, self._absent = replace(job, lease_wait=BRIEFLY), policy, absent
+        self._patience_s = job.lease_wait.total_seconds()
+        self._interval_s = (
+            max(interval, policy.min_batch_interval).total_seconds() if policy.min_batch_interval else 0.0
+        )
+        self._held = ExitStack()
+        self._lease: Lease | None = None
+        self._blocked_since: float | None = None
+        self._idle_since: float | None = None
+        self._failures = 0
+        self.due = 0.0
+        self.error: Exception | None = None
+        """Of the last batch, when that failed."""
+
+    @property
+    def name(self) -> str:
+        return self.job.name
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing keeps the drain going for this job: it failed, or was idle for long enough."""
+        idle_s = self._policy.idle_timeout.total_seconds()
+        return self.error is not None or (
+            self._idle_since is not None and time.monotonic() - self._idle_since >= idle_s
+        )
+
+    def take(self) -> BatchReport | None:
+        """One batch, if there is one, and when the next is due. Raises nothing: a failure is `error`."""
+        began = time.monotonic()
+        try:
+            if self._lease is None:
+                self._lease = self._held.enter_context(self.job.exclusive())
+            report = self.job.run_batch(self._lease)
+        except (LeaseUnavailable, OthersBatchUnfinished) as blocked:
+            self._blocked_since = self._blocked_since or began
+            if time.monotonic() - self._blocked_since >= self._patience_s:
+                self._fail(blocked)
+            else:
+                self._after(BRIEFLY.total_seconds())
+            return None
+        except self._absent:
+            report = None
+        except Exception as error:
+            self._fail(error)
+            return None
+        self._blocked_since, self._failures, self.error = None, 0, None
+        if report is None:
+            self._idle_since = self._idle_since or began
+            self._after(self._policy.poll.total_seconds())
+            return None
+        self._idle_since = None
+        full = report.counts.get("rows_in", 0) >= self.job.limits.max_records
+        self._after(0.0 if full else self._interval_s - (time.monotonic() - began))
+        return report
+
+    def let_go(self) -> None:
+        """Give the lease of the job back; the next turn takes it again."""
+        self._lease = None
+        self._held.close()
+
+    def _after(self, seconds: float) -> None:
+        self.due = time.monotonic() + max(0.0, seconds)
+
+    def _fail(self, error: Exception) -> None:
+        self.let_go()
+        self._failures, self.error = self._failures + 1, error
+        self._after(min(LONGEST_PAUSE_S, 10.0 * 2 ** (self._failures - 1)))
+
+
+def drain_in_turns(
+    jobs: Sequence[tuple[MicroBatchJob[Any], timedelta]],
+    policy: DrainPolicy,
+    *,
+    absent: tuple[type[Exception], ...] = (),
+    wanted: Callable[[], Collection[str]] = tuple,
+    on_failure: Callable[[str, Exception], None] = lambda _job, _error: None,
+) -> Generator[tuple[str, BatchReport], None, None]:
+    """Runs batches of several jobs in one process, always of the job that is due for the longest; with each its job.
+
+    jobs: each with the least time between the beginnings of two of its batches, see `DrainPolicy.min_batch_interval`;
+    zero there means at once, for every job. absent: errors of a source that is not there yet, so nothing waits in it.
+    wanted: names of jobs that another run wants now; their leases are given back until it has ended. on_failure: called
+    with each failure of a job, which is tried again less and less often; the others go on. A job whose tables another
+    run writes has its turn a second later. Ends as one job's `drain` does, when all jobs rest. Raises DrainFailed in
+    the end when the last batch of a job failed.
+    """
+    ends = time.monotonic() + policy.max_duration.total_seconds()
+    turns = [_Turns(job, interval, policy, absent) for job, interval in jobs]
+    with ExitStack() as held:
+        for one in turns:
+            held.callback(one.let_go)
+        while time.monotonic() < ends and not all(one.rests for one in turns) and not policy.gives_way():
+            withheld = wanted()
+            for one in turns:
+                if one.name in withheld:
+                    one.let_go()
+            ready = [one for one in turns if one.name not in withheld]
+            turn = min(ready, key=lambda one: one.due, default=None)
+            if turn is None or turn.due > time.monotonic():
+                time.sleep(policy.poll.total_seconds() if turn is None else max(0.0, turn.due - time.monotonic()))
+                continue
+            report = turn.take()
+            if turn.error is not None:
+                on_failure(turn.name, turn.error)
+            elif report is not None:
+                yield turn.name, report
+    if failed := [(one.name, one.error) for one in turns if one.error is not None]:
+        raise DrainFailed(failed) from failed[0][1]

@@ -101,7 +101,12 @@ class Services:
         automatic = live_ops.automatic if "automatic" in live_ops.model_fields_set else self.aws
         given = self.settings.dagster
         automation = given.automation if "automation" in given.model_fields_set else "running"
-        ours = {"LIVE_OPS__AUTOMATIC": str(automatic).lower(), "DAGSTER__AUTOMATION": automation}
+        shared = given.shared_drain if "shared_drain" in given.model_fields_set else True
+        ours = {
+            "LIVE_OPS__AUTOMATIC": str(automatic).lower(),
+            "DAGSTER__AUTOMATION": automation,
+            "DAGSTER__SHARED_DRAIN": str(shared).lower(),
+        }
         return {**self.variables, **{f"{ENV_PREFIX}{name}": value for name, value in ours.items()}}
 
 

@@ -57,6 +57,10 @@ class DagsterSettings(Section):
     automation: Literal["running", "stopped"] = "stopped"
     """State in which sensors and schedules are loaded, until they are switched in the UI. `engagement-platform up`
     sets `running`."""
+    shared_drain: bool = False
+    """Whether one run drains for all pipelines that ship, by turns in one process, or one run for each. On one machine
+    the one run is cheaper, and `engagement-platform up` sets it; runs for each use several machines. Decides which
+    sensors are loaded as running; jobs of both kinds can always be launched."""
     report_interval: timedelta = timedelta(minutes=5)
     """How often a run that drains for long materializes its assets, with the sums of its batches. Open-source Dagster
     removes no event, so a materialization for each batch would fill its database."""

@@ -21,7 +21,7 @@ import pytest
 
 from engagement_platform.local.game_traffic import GAMES
 from engagement_platform.local.ports import free_ports
-from engagement_platform.settings import DrainSettings, EmbeddedSettings
+from engagement_platform.settings import EmbeddedSettings
 from engagement_platform_tests.defs.browser import ask, assert_shown, needs_chromium, opened, picture
 
 # Start 15 to 60 s, first batch 16 s on a new Spark server, then two more, a verification and a look at the layout: 90 s
@@ -64,10 +64,8 @@ _BACKFILL = """mutation { launchPartitionBackfill(backfillParams: {
 
 _HOW_FAR = """{ partitionBackfillOrError(backfillId: "%s") { ... on PartitionBackfill { status } } }"""
 
-_DRAINS = """{ runsOrError(filter: {pipelineName: "ingest_profile_changes"}, limit: 20) {
-  ... on Runs { results { runId status startTime endTime } } } }"""
-
-_LOG = """{ logsForRun(runId: "%s") { ... on EventConnection { events { ... on MessageEvent { message } } } } }"""
+_DRAINS = """{ runsOrError(filter: {pipelineName: "drain_pipelines"}, limit: 20) {
+  ... on Runs { results { runId status } } } }"""
 
 pytestmark = [
     pytest.mark.browser,
@@ -348,11 +346,8 @@ def test_a_backfill_need_not_wait_until_changes_cease(up: Up, profiles_page: Any
     backfill = launched["backfillId"]
     up.wait(not_done)
     [drain] = [one for one in ask(up.address, _DRAINS)["runsOrError"]["results"] if one["runId"] == draining[0]]
-    assert drain["status"] == "SUCCESS", "the drain has not ended in order"
-    said = [event["message"] for event in ask(up.address, _LOG % draining[0])["logsForRun"]["events"] if event]
-    gave_way = any("waits in the queue for profile_changeset" in message for message in said)
-    # Now and then its time is over just when somebody begins to wait.
-    assert gave_way or drain["endTime"] - drain["startTime"] >= DrainSettings().max_duration.total_seconds()
+    # It goes on for the other pipelines, unless its time is over just then.
+    assert drain["status"] in ("STARTED", "SUCCESS")
     profiles_page.goto(f"/runs/b/{backfill}", wait_until="domcontentloaded")
     profiles_page.get_by_text(backfill).first.wait_for()
     picture(profiles_page, "backfill", tmp_path)

@@ -11,7 +11,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobO
 from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from engagement_platform.defs import pool_yield
-from engagement_platform.defs.pool_yield import BACKLOG, gives_way
+from engagement_platform.defs.pool_yield import BACKLOG, gives_way, wanted_by_others
 
 OURS = "profile_changeset"
 ORIGIN = RemoteJobOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "ours"), "a_job")
@@ -97,3 +97,28 @@ def test_the_queue_is_looked_at_every_few_seconds_only(
         now[0] += pool_yield.LOOK_EVERY_S / 2
         answers.append(somebody_waits())
     assert answers == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("pool", "status", "wanted"),
+    [
+        (OURS, dg.DagsterRunStatus.QUEUED, {"ingest-profile-changes"}),
+        (OURS, dg.DagsterRunStatus.STARTED, {"ingest-profile-changes"}),
+        (OURS, dg.DagsterRunStatus.SUCCESS, set()),
+        ("another", dg.DagsterRunStatus.STARTED, set()),
+    ],
+)
+def test_a_shared_drain_leaves_to_any_other_run_only_the_job_whose_pool_that_one_has(
+    instance: dg.DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+    pool: str,
+    status: dg.DagsterRunStatus,
+    wanted: set[str],
+) -> None:
+    context = dg.build_op_context(instance=instance)
+    ours = run_in("drain_pipelines", status=dg.DagsterRunStatus.STARTED, run_id="ours")
+    monkeypatch.setattr(type(context), "run", ours)
+    instance.add_run(ours)
+    instance.add_run(run_in(pool, status=status, run_id="other"))
+    ask = wanted_by_others(context, {OURS: "ingest-profile-changes", "engagement_data": "ingest-engagements"})
+    assert ask() == wanted
