@@ -85,10 +85,9 @@ def _planned(settings: Settings, asked: Asked, dry_run: bool, as_json: bool) -> 
     if dry_run and planned.changes:
         from engagement_platform.lake.lake import Lake
         from engagement_platform.lake.session import spark_session
-        from engagement_platform.rollback.job import differing_rows
 
         with spark_session(settings, "restore", reads_only=True) as spark:
-            differing = differing_rows(Lake(spark, settings), planned)
+            differing = planned.differing(Lake(spark, settings))
     if as_json and dry_run:
         print_json(planned.as_json(differing))
     else:
@@ -110,17 +109,17 @@ def _restoring(settings: Settings) -> Iterator[Restoring]:
 
 def _abandon(settings: Settings, as_json: bool) -> None:
     from engagement_platform.engine.owner import this_user
-    from engagement_platform.rollback.abandon import abandon
 
     with _restoring(settings) as restoring:
-        done = abandon(restoring, this_user())
+        done = restoring.abandon(this_user())
+    tables = {} if done is None else {name: done.table_versions[name] for name in done.end}
     if as_json:
-        print_json({} if done is None else done.as_json())
+        print_json({} if done is None else {"batch_id": done.batch_id, "abandoned": True, "tables": tables})
     elif done is None:
         typer.echo("Nothing to give up.")
     else:
-        back = ", ".join(f"{table} as of version {version}" for table, version in done.tables.items())
-        typer.echo(f"{done.manifest} is given up, and its tables have the rows from before: {back}.")
+        back = ", ".join(f"{table} as of version {version}" for table, version in tables.items())
+        typer.echo(f"{done} is given up, and its tables have the rows from before: {back}.")
 
 
 def _run(settings: Settings, asked: Asked | None, as_json: bool) -> None:

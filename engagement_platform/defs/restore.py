@@ -40,7 +40,7 @@ def restore(context: dg.OpExecutionContext, config: RestoreConfig, platform: Pla
 def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Opened) -> dict[str, object]:
     from engagement_platform.engine.owner import this_user
     from engagement_platform.lake.lake import Lake
-    from engagement_platform.rollback.job import Restoring, differing_rows
+    from engagement_platform.rollback.job import Restoring
     from engagement_platform.rollback.plan import Asked, parsed, plan
 
     lake = Lake(opened.spark, opened.settings)
@@ -52,7 +52,7 @@ def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Ope
         raise dg.Failure("Say why in `reason`: it is kept with the restore. Nothing was changed.", allow_retries=False)
     asked = Asked(config.table, parsed(config.to), config.mode, config.reason or None, this_user())
     planned = plan(opened.settings, opened.stores, asked)
-    differing = differing_rows(lake, planned) if planned.changes else None
+    differing = planned.differing(lake) if planned.changes else None
     for line in planned.lines(differing):
         context.log.info(line)
     if config.dry_run:

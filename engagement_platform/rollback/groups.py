@@ -43,6 +43,7 @@ from engagement_platform.sources.kafka import KafkaSource
 Versions = Mapping[str, int]
 """Table -> version."""
 
+_KINDS = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted"}
 
 _MANY = 12
 """More tables of one group are not named one by one in a refusal."""
@@ -99,12 +100,19 @@ class Group:
         """Jobs that are put back, or may be."""
         return (*self.read, *self.follows, *(() if self.moving is None else (self.moving.job,)))
 
-
-def come_and_gone(lake: Lake, group: Group, before: Versions, after: Versions) -> dict[str, int]:
-    """inserted, updated (none), deleted: rows of tables to which rows are only added, by their logs."""
-    there = [(lake.uri(table), after[table.name], before[table.name]) for table in group.tables if table.name in after]
-    moved = [log.rows_in(uri, now) - log.rows_in(uri, then) for uri, now, then in there]
-    return {"inserted": sum(n for n in moved if n > 0), "updated": 0, "deleted": -sum(n for n in moved if n < 0)}
+    def seen(
+        self, lake: Lake, before: Versions, after: Versions, announced: int
+    ) -> tuple[DataFrame | None, dict[str, int]]:
+        """What readers see differently: the rows of `differences`, and how many are inserted, updated and deleted."""
+        if self.differences is None:
+            there = [(lake.uri(t), after[t.name], before[t.name]) for t in self.tables if t.name in after]
+            moved = [log.rows_in(uri, now) - log.rows_in(uri, then) for uri, now, then in there]
+            found = {"INSERT": sum(n for n in moved if n > 0), "DELETE": -sum(n for n in moved if n < 0)}
+            rows = None
+        else:
+            rows = self.differences(lake, before, after, announced).localCheckpoint()
+            found = {row["change_type"]: row["count"] for row in rows.groupBy("change_type").count().collect()}
+        return rows, {name: found.get(kind, 0) for kind, name in _KINDS.items()}
 
 
 def engagements(settings: Settings) -> Group:

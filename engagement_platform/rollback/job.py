@@ -5,7 +5,6 @@ What it is going to do is `plan`. Its manifest says which versions go back to wh
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,10 +27,10 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.restore import RESTORE, Checksum, checksums, restore
+from engagement_platform.lake.restore import RESTORE, Checksum, checksums, moved, restore
 from engagement_platform.layout.vacuum import vacuum_of
-from engagement_platform.rollback.groups import Group, RestoreRefused, come_and_gone, engagements, group_of
-from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, pinned, plan
+from engagement_platform.rollback.groups import Group, RestoreRefused, engagements, group_of
+from engagement_platform.rollback.plan import RESTORE_TABLES, Asked, Plan, plan
 
 
 class ChecksumDiffers(PlatformError):
@@ -66,25 +65,20 @@ class PlannedSource(NoIdentity):
             {change.table.name: change.to_version for change in changes},
         )
 
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """Looked at table by table, before each goes back."""
-
-    def size(self, start: Offsets, end: Offsets) -> None:
-        """No records are read."""
-
     def about(self) -> Mapping[str, object]:
         """All of the plan that its batch needs beside versions: `RestoreBatch.what`."""
         if (planned := self.planned) is None:
             return {}
         asked, backs = planned.asked, dict[str, object]()
-        for moved in planned.offsets:
-            if moved.follows:
-                backs[moved.job] = {"start": dict(moved.boundary), "end": dict(moved.boundary)}
+        for offset in planned.offsets:
+            job, end = offset.job, dict(offset.boundary)
+            if offset.follows:
+                backs[job] = {"start": end, "end": end}
             elif asked.mode == "replay":
-                backs[moved.job] = {"start": dict(planned.since[moved.job]), "end": dict(moved.boundary)}
-            elif moved.job == planned.group.verified:
+                backs[job] = {"start": dict(planned.since[job]), "end": end}
+            elif job == planned.group.verified:
                 # Nothing is read again, but from here on tables no longer stand for what was read before.
-                backs[moved.job] = {"start": dict(moved.now), "end": dict(moved.now)}
+                backs[job] = {"start": dict(offset.now), "end": dict(offset.now)}
         return {
             **asked.as_json(),
             "by": asked.by,
@@ -93,6 +87,18 @@ class PlannedSource(NoIdentity):
             "rewinds": backs,
             "announced": planned.announced,
         }
+
+    def pin(self, lake: Lake, group: Group) -> dict[str, int]:
+        """Versions of all tables of the group. What is leased and is no table has none; its name alone keeps others
+        out.
+
+        Looks once more whether all files of the planned versions are there: from the manifest on VACUUM keeps them, and
+        before the lease that `enters` names it may have come. Raises VersionGone.
+        """
+        for change in () if self.planned is None else self.planned.changes:
+            moved(lake.uri(change.table), change.table.name, lake.version(change.table), change.to_version)
+        versions = {table.name: lake.version(table) for table in (*group.tables, *group.beside)}
+        return {**dict.fromkeys(group.leased, 0), **versions}
 
 
 @dataclass
@@ -128,37 +134,10 @@ class RestoreBatch:
         return {table.name: checksum for table, checksum in zip(self.tables, found, strict=False)}
 
     @cached_property
-    def seen(self) -> DataFrame:
-        """What readers see differently. Of groups that tell it row by row."""
+    def seen(self) -> tuple[DataFrame | None, dict[str, int]]:
+        """`Group.seen` of this restore."""
         before = self.manifest.table_versions
-        assert self.group.differences is not None, "rows only come and go"
-        found = self.group.differences(self.lake, before, {**before, **self.manifest.end}, self.what["announced"])
-        return found.localCheckpoint()
-
-    @cached_property
-    def kinds(self) -> Mapping[str, int]:
-        """inserted, updated, deleted -> how many."""
-        if self.group.differences is not None:
-            return counted(self.seen)
-        before = self.manifest.table_versions
-        return come_and_gone(self.lake, self.group, before, {**before, **self.manifest.end})
-
-
-def counted(seen: DataFrame) -> dict[str, int]:
-    """inserted, updated, deleted of what `differences` found."""
-    found = Counter({row["change_type"]: int(row["count"]) for row in seen.groupBy("change_type").count().collect()})
-    return {name: found[kind] for kind, name in _KINDS.items()}
-
-
-def differing_rows(lake: Lake, planned: Plan) -> dict[str, int]:
-    """inserted, updated, deleted: what readers would see differently. Reads it; changes nothing."""
-    group = planned.group
-    if group.differences is None:
-        return come_and_gone(lake, group, planned.versions, planned.target)
-    return counted(group.differences(lake, planned.versions, planned.target, planned.announced))
-
-
-_KINDS = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted"}
+        return self.group.seen(self.lake, before, {**before, **self.manifest.end}, self.what["announced"])
 
 
 def _restore(work: RestoreBatch, commit: Committer) -> Counts:
@@ -175,15 +154,15 @@ def _announce(work: RestoreBatch, commit: Committer) -> Counts:
 
     Counts: inserted, updated, deleted, notifications, files, bytes.
     """
-    kinds = work.kinds
+    seen, kinds = work.seen
     count = sum(kinds.values())
-    if not count or not work.group.announced:
+    if not count or not work.group.announced or seen is None:
         return {**kinds, "notifications": 0}
     begin = F.lit(f"{work.manifest.app_id}/{work.manifest.batch_id}")
     # The length says where the organization ends: ids may hold any character.
     length = F.char_length("organization_id").cast("string")
     identity = F.concat_ws("/", begin, length, "organization_id", "engagement_id")
-    rows = stamped(work.seen, work.manifest).withColumn("notification_id", identity)
+    rows = stamped(seen, work.manifest).withColumn("notification_id", identity)
     with commit("append") as txn:
         work.lake.append(rows, NOTIFICATION, txn, rows=count)
     return {**kinds, "notifications": count, **work.lake.written(NOTIFICATION, txn)}
@@ -202,7 +181,7 @@ def _audit(work: RestoreBatch, commit: Committer) -> Counts:
             **{name: what[name] for name in ("reason", "mode", "boundary")},
             "table_rows": work.checksums[table.name].rows,
             "checksum": work.checksums[table.name].total,
-            **work.kinds,
+            **work.seen[1],
             "ingestion_ts": manifest.ingestion_ts,
         }
         for table in work.tables
@@ -246,6 +225,49 @@ class Restoring:
             with job.exclusive() as lease:
                 # Another process may have finished it, or begun another one, while we waited.
                 return job.run_batch(lease) if self._is_due(asked) else None
+
+    def abandon(self, by: str) -> Manifest | None:
+        """Give up the restore that was begun; None when there is none.
+
+        Only while nothing of it is announced; after that `run` is the one way. Every table that it was to take back
+        gets a commit, one that it had not come to one without rows: a RESTORE that a server is still at fails by that,
+        since Delta does not try one again after another commit. A crash meanwhile leaves the restore unfinished; the
+        same call, or `--finish`, goes on. Offsets and notifications are as they were.
+        by: user@host, kept with the batch. Raises RestoreRefused, VersionGone, ChecksumDiffers, LeaseUnavailable.
+        """
+        lake, checkpoints, lock = self.lake, self.stores.checkpoints, f"job/{RESTORE_TABLES}"
+        with ExitStack() as held:
+            wait = lake.settings.stores.lease_wait
+            leases = [held.enter_context(self.stores.leases.acquire(lock, purpose="abandon", wait=wait))]
+            if (last := self.unfinished) is None:
+                return None
+            job, manifest = self.job(None), last.manifest
+            leases += [held.enter_context(job.lease_of(f"table/{name}", job.name)) for name in sorted(job.leased)]
+            fences = [each.fence for each in leases]
+            if any(state.batch_id == manifest.batch_id for state in self.stores.metadata.get(RESTORE_TABLES).values()):
+                raise RestoreRefused(
+                    "What was before",
+                    f"{manifest} has taken all of its tables back, and notifications may have gone out. Run "
+                    "`engagement-platform restore --finish`; another restore, to a version from before this one, takes "
+                    "back what it did",
+                )
+            # The batch goes on, to another end: as when it is resumed, and nobody else may write it from here on.
+            checkpoints.begin(manifest, fences=fences)
+            work = RestoreBatch(lake, manifest, self.kept())
+            for table in work.tables:
+                for each in leases:
+                    each.check()
+                self.callbacks.observe(f"abandon.{table.key[-1]}:before")
+                version, txn = manifest.table_versions[table.name], manifest.transaction("abandon", table.key[-1])
+                if lake.version(table) == version:
+                    lake.append(lake.read(table), table, txn, rows=0)
+                else:
+                    restore(lake, table, version, txn, work.group.mark(lake.root, table, version))
+            work.compared(manifest.table_versions)
+            counts = {"tables": 0, "tables_put_back": len(work.tables)}
+            details = {"abandoned_by": by, "table": work.what["table"], "mode": work.what["mode"]}
+            checkpoints.succeed(manifest, counts, details, self.clock(), fences=fences)
+        return manifest
 
     def _is_due(self, asked: Asked | None) -> bool:
         """Whether there is anything to do. Raises RestoreRefused where another restore has to end first."""
@@ -291,7 +313,7 @@ class Restoring:
             ),
             stores=self.stores,
             limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
-            pin=lambda: pinned(lake, group, source.planned),
+            pin=lambda: source.pin(lake, group),
             about=source.about,
             leased=group.leased,
             enters=tuple(vacuum_of(table.name) for table in tables),

@@ -5,7 +5,7 @@ Doing it is `job`; which rows readers would see differently is `difference`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -108,6 +108,10 @@ class Plan:
         """All tables of the group as they will be."""
         return {**self.versions, **{change.table.name: change.to_version for change in self.changes}}
 
+    def differing(self, lake: Lake) -> dict[str, int]:
+        """inserted, updated, deleted: what readers would see differently. Reads it; changes nothing."""
+        return self.group.seen(lake, self.versions, self.target, self.announced)[1]
+
     def lines(self, differing: Mapping[str, int] | None = None) -> Iterator[str]:
         """For people. differing: what readers see inserted, updated and deleted, where that was counted."""
         if self.note:
@@ -194,97 +198,18 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     Raises RestoreRefused, VersionGone, CannotReplay, OthersBatchUnfinished (of this job's own, too).
     """
     group = group_of(settings, asked.table)
-    tables = {table.name: table for table in group.tables}
+    uris = {table.name: table.uri(settings.lake) for table in group.tables}
     if others := blocking_batches("", group.leased, stores.checkpoints.unfinished()):
-        raise OthersBatchUnfinished(RESTORE_TABLES, {*tables, *group.leased}, others)
-    versions = {name: found for name, t in tables.items() if (found := log.version(t.uri(settings.lake))) is not None}
-    records = (record for job in stores.checkpoints.jobs() for record in stores.checkpoints.history(job))
+        raise OthersBatchUnfinished(RESTORE_TABLES, {*uris, *group.leased}, others)
+    versions = {name: found for name, uri in uris.items() if (found := log.version(uri)) is not None}
+    records = [record for job in stores.checkpoints.jobs() for record in stores.checkpoints.history(job)]
     timeline = Timeline.of(records, *group.pinned, moving=group.moving)
-    place, exact = _boundary(settings, group, timeline, tables[asked.table], asked, versions)
-    changes = list(_changes(settings, group, timeline, place, exact, versions))
-    target = {**versions, **{change.table.name: change.to_version for change in changes}}
-    offsets = (
-        *_offsets(group, stores, timeline, place.step, asked.mode),
-        *_following(settings, group, stores, timeline, place.step, target),
-    )
-    undone = timeline.steps[place.step + 1 :]
-    again = {*group.jobs, *group.again, RESTORE_TABLES}
-    since = {
-        o.job: begun
-        for o in offsets
-        if (begun := first_start(stores.checkpoints.history(o.job), stores.checkpoints.app_id(o.job))) is not None
-    }
-    return Plan(
-        asked=asked,
-        group=group,
-        boundary=timeline.name(place.step),
-        note=_note(timeline, place, asked, changes, versions),
-        changes=tuple(changes),
-        offsets=offsets,
-        undone=tuple(str(record.manifest) for record in undone),
-        by_hand=tuple(str(record.manifest) for record in undone if record.manifest.job not in again),
-        versions=versions,
-        since=since,
-        announced=announced(stores),
-    )
-
-
-def pinned(lake: Lake, group: Group, planned: Plan | None) -> dict[str, int]:
-    """Versions of all its tables. What is leased and is no table has none; its name alone keeps others out.
-
-    Looks once more whether all files of the planned versions are there: from the manifest on VACUUM keeps them, and
-    before the lease that `enters` names it may have come. Raises VersionGone.
-    """
-    for change in () if planned is None else planned.changes:
-        moved(lake.uri(change.table), change.table.name, lake.version(change.table), change.to_version)
-    versions = {table.name: lake.version(table) for table in (*group.tables, *group.beside)}
-    return {**dict.fromkeys(group.leased, 0), **versions}
-
-
-def _boundary(
-    settings: Settings,
-    group: Group,
-    timeline: Timeline,
-    table: Table,
-    asked: Asked,
-    versions: Mapping[str, int],
-) -> tuple[Boundary, Mapping[str, int]]:
-    """Where the tables go back to, and tables for which not every version of the boundary will do."""
-    if table.name not in versions:
-        raise RestoreRefused(table.name, "there is no such table yet")
-    uri = table.uri(settings.lake)
-    if isinstance(asked.to, datetime):
-        place = timeline.at(asked.to)
-        if place is None:
-            raise RestoreRefused(table.name, f"no batch is known to have ended by {asked.to:%Y-%m-%d %H:%M:%S} UTC")
-        return place, {}
-    if asked.to > versions[table.name]:
-        raise RestoreRefused(table.name, f"its newest version is {versions[table.name]}, and not {asked.to}")
-    if group.moving is not None and table == group.moving.target:
-        # What was moved after this version has to be in the other table again, so that is what decides: its version
-        # when that move began. Batches that the move took with it are not undone for that.
-        source, next_one = group.moving.source, timeline.after(asked.to, log.markers(uri))
-        began = None if next_one is None else next_one.manifest.table_versions.get(source.name)
-        if began is not None and source.name in versions:
-            place = timeline.at_version(began, log.markers(source.uri(settings.lake)))
-            if place.version is not None:
-                return place, {table.name: asked.to, source.name: place.version}
-    place = timeline.at_version(asked.to, log.markers(uri))
-    return place, {} if place.version is None else {table.name: place.version}
-
-
-def _changes(
-    settings: Settings,
-    group: Group,
-    timeline: Timeline,
-    place: Boundary,
-    exact: Mapping[str, int],
-    versions: Mapping[str, int],
-) -> Iterator[TableChange]:
+    place, exact = _boundary(group, timeline, uris, asked, versions)
+    changes = []
     for table in group.tables:
         if table.name not in versions:
             continue
-        uri, now = table.uri(settings.lake), versions[table.name]
+        uri, now = uris[table.name], versions[table.name]
         to = exact.get(table.name)
         if to is None:
             to = timeline.version_at(place.step, log.markers(uri))
@@ -293,7 +218,60 @@ def _changes(
         _refuse_erased_since(uri, table.name, to)
         files = moved(uri, table.name, now, to)
         _refuse_other_layout(uri, table.name, to)
-        yield TableChange(table, now, to, files)
+        changes.append(TableChange(table, now, to, files))
+    target = {**versions, **{change.table.name: change.to_version for change in changes}}
+    offsets = (
+        *_offsets(group, stores, timeline, place.step, asked.mode),
+        *_following(settings, group, stores, timeline, place.step, target),
+    )
+    note = None
+    if place.within is not None:
+        note = (
+            f"Version {asked.to} of {asked.table} is in the middle of {timeline.steps[place.within].manifest}: "
+            f"restoring to {target[asked.table]}, {timeline.name(place.step)}."
+        )
+    undone = [record.manifest for record in timeline.steps[place.step + 1 :]]
+    again = {*group.jobs, *group.again, RESTORE_TABLES}
+    since = ((o.job, first_start(stores.checkpoints.history(o.job), stores.checkpoints.app_id(o.job))) for o in offsets)
+    return Plan(
+        asked=asked,
+        group=group,
+        boundary=timeline.name(place.step),
+        note=note,
+        changes=tuple(changes),
+        offsets=offsets,
+        undone=tuple(map(str, undone)),
+        by_hand=tuple(str(manifest) for manifest in undone if manifest.job not in again),
+        versions=versions,
+        since={job: begun for job, begun in since if begun is not None},
+        announced=announced(stores),
+    )
+
+
+def _boundary(
+    group: Group, timeline: Timeline, uris: Mapping[str, str], asked: Asked, versions: Mapping[str, int]
+) -> tuple[Boundary, Mapping[str, int]]:
+    """Where the tables go back to, and tables for which not every version of the boundary will do."""
+    table, to = asked.table, asked.to
+    if table not in versions:
+        raise RestoreRefused(table, "there is no such table yet")
+    if isinstance(to, datetime):
+        if (done := timeline.at(to)) is None:
+            raise RestoreRefused(table, f"no batch is known to have ended by {to:%Y-%m-%d %H:%M:%S} UTC")
+        return done, {}
+    if to > versions[table]:
+        raise RestoreRefused(table, f"its newest version is {versions[table]}, and not {to}")
+    if (moving := group.moving) is not None and table == moving.target.name:
+        # What was moved after this version has to be in the other table again, so that is what decides: its version
+        # when that move began. Batches that the move took with it are not undone for that.
+        source, next_one = moving.source.name, timeline.after(to, log.markers(uris[table]))
+        began = None if next_one is None else next_one.manifest.table_versions.get(source)
+        if began is not None and source in versions:
+            place = timeline.at_version(began, log.markers(uris[source]))
+            if place.version is not None:
+                return place, {table: to, source: place.version}
+    place = timeline.at_version(to, log.markers(uris[table]))
+    return place, {} if place.version is None else {table: place.version}
 
 
 def _refuse_erased_since(uri: str, name: str, version: int) -> None:
@@ -355,15 +333,3 @@ def _following(
     mark = group.mark(settings.lake, moving.target, target[moving.target.name])
     if last is not None and mark is not None and last.manifest.end != {"batch": mark.version}:
         yield Offset(moving.job, {"batch": mark.version}, last.manifest.end, None, follows=True)
-
-
-def _note(
-    timeline: Timeline, place: Boundary, asked: Asked, changes: Sequence[TableChange], versions: Mapping[str, int]
-) -> str | None:
-    if place.within is None:
-        return None
-    to = next((change.to_version for change in changes if change.table.name == asked.table), versions[asked.table])
-    return (
-        f"Version {asked.to} of {asked.table} is in the middle of {timeline.steps[place.within].manifest}: "
-        f"restoring to {to}, {timeline.name(place.step)}."
-    )

@@ -26,7 +26,6 @@ from engagement_platform.layout.survey import Target
 from engagement_platform.layout.vacuum import StillRead, vacuum
 from engagement_platform.pipelines.jobs import INGEST_PROFILE_CHANGES
 from engagement_platform.pipelines.profiles.entity import PROFILE
-from engagement_platform.rollback.abandon import abandon
 from engagement_platform.rollback.groups import RestoreRefused
 from engagement_platform.rollback.job import Restoring
 from engagement_platform.rollback.plan import RESTORE_TABLES, Asked
@@ -117,9 +116,9 @@ def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(w
     with pytest.raises(RestoreRefused, match="restore --abandon"):
         world.restoring().run(world.asked)
     assert blocking_batches(INGEST_PROFILE_CHANGES, (CHANGESET.name,), world.stores.checkpoints.unfinished())
-    done = abandon(world.restoring(), BY)
+    done = world.restoring().abandon(BY)
     assert done is not None
-    assert set(done.tables) == {table.name for table in WRITTEN}
+    assert set(done.end) == {table.name for table in WRITTEN}
     assert world.state() == "before"
     assert world.contents() == before, "notifications and logs, too"
     assert world.stores.checkpoints.latest(INGEST_PROFILE_CHANGES) == counts, "no job is put back"
@@ -130,7 +129,7 @@ def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(w
     for table in WRITTEN:
         newest = next(log.markers(table.uri(world.root)))[1]
         assert str(newest).split("\n")[0].endswith(f"/abandon/{table.key[-1]}#0"), "a RESTORE under way would land"
-    assert abandon(world.restoring(), BY) is None
+    assert world.restoring().abandon(BY) is None
     world.batch(BATCHES)
     assert world.restoring().run(world.asked) is not None
     assert world.state() == "target"
@@ -141,7 +140,7 @@ def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(w
 def test_what_readers_may_have_been_told_of_is_finished_and_not_given_up(world: Batches, point: str) -> None:
     crashed(world, point)
     with pytest.raises(RestoreRefused, match="restore --finish"):
-        abandon(world.restoring(), BY)
+        world.restoring().abandon(BY)
     assert world.restoring().run(None) is not None
     assert world.state() == "target"
 
@@ -156,12 +155,12 @@ def test_whatever_dies_in_whatever_order_all_tables_end_at_one_batch(world: Batc
         forward = chance.random() < 0.5
         stops = world.restoring(chance.choice(POINTS[1:] if forward else given_up))
         with pytest.raises(Crash):
-            stops.run(None) if forward else abandon(stops, BY)
+            stops.run(None) if forward else stops.abandon(BY)
     if chance.random() < 0.5:
         assert world.restoring().run(None) is not None
         assert world.state() == "target"
     else:
-        assert abandon(world.restoring(), BY) is not None
+        assert world.restoring().abandon(BY) is not None
         assert world.state() == "before"
     assert world.stores.checkpoints.unfinished() == []
 
@@ -183,7 +182,7 @@ def test_no_vacuum_takes_a_version_away_that_a_half_done_restore_needs_for_eithe
         world.restoring().run(None)
         assert world.state() == "target"
     else:
-        abandon(world.restoring(), BY)
+        world.restoring().abandon(BY)
         assert world.state() == "before"
 
 
