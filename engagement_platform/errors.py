@@ -4,9 +4,17 @@ Subclasses live beside the code that raises them. Their message says what happen
 and what to do; the command line prints it as its one-line reason.
 """
 
+import re
+
 
 class PlatformError(Exception):
     """Something a person can understand and act on; printed without a traceback by the command line."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, at most 300 characters, without colours and the lines after the first."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[\d+m", "", str(error)).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300].rstrip(". ")
 
 
 START_ANEW = (

@@ -67,12 +67,12 @@ def doctor(
                 raise
             unread.append(error)
     wanted = as_json or html is not None
-    done = predicted_and_actual(settings, [one.target for one in examined]) if wanted else {}
+    done = predicted_and_actual(settings, [one.facts.seen.target for one in examined]) if wanted else {}
     if as_json:
         found = [finding.as_json() for examination in examined for finding in examination.findings]
         tables = [
             examination.as_json(settings.health.worst_partitions)
-            | {"predicted_and_actual": [outcome_as_json(one) for one in done.get(examination.target.name, ())]}
+            | {"predicted_and_actual": [outcome_as_json(one) for one in done.get(examination.facts.name, ())]}
             for examination in examined
         ]
         print_json({"findings": found, "tables": tables})
@@ -133,10 +133,10 @@ def _show(examined: Sequence[Examination]) -> None:
 
     rows = []
     for examination in examined:
-        statistics, totals = examination.statistics, examination.statistics.totals
+        facts, totals = examination.facts, examination.facts.totals
         share = f"{100 * totals.small_files / totals.files:.0f} %" if totals.files else "–"
         sizes = (readable(totals.bytes), totals.partitions, share, readable(totals.median_file_bytes))
-        rows.append((statistics.table, statistics.version, totals.files, *sizes, len(examination.findings)))
+        rows.append((facts.name, facts.seen.shape.version, totals.files, *sizes, len(examination.findings)))
     print_table(("table", "version", "files", "bytes", "partitions", "small", "median", "findings"), rows)
     for examination in examined:
         for finding in examination.findings:

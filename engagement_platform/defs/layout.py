@@ -167,7 +167,7 @@ def written_report(settings: Settings, tables: Sequence[Examined]) -> dg.PathMet
     from engagement_platform.layout.report import SHOWN, keep, page
 
     examined = [one.examination for one in tables if one.examination]
-    text = page(examined, predicted_and_actual(settings, [one.target for one in examined], SHOWN))
+    text = page(examined, predicted_and_actual(settings, [one.facts.seen.target for one in examined], SHOWN))
     folder = settings.home.expanduser().absolute() / REPORTS
     return dg.MetadataValue.path(keep(folder, datetime.now(UTC).date(), text, settings.health.reports_kept))
 

@@ -60,8 +60,8 @@ def layout_result(examined: Examined) -> dg.AssetCheckResult:
         return dg.AssetCheckResult(passed=True, asset_key=examined.key, check_name=LAYOUT, description=NO_TABLE)
     error = any(finding.severity == "error" for finding in failing)
     remedies = " ".join(dict.fromkeys(finding.remedy for finding in failing))
-    names, counts = named_buckets(examination.statistics.totals.histogram)
-    shown: Metadata = {VERSION: MetadataValue.int(examination.statistics.version)}
+    names, counts = named_buckets(examination.facts.totals.histogram)
+    shown: Metadata = {VERSION: MetadataValue.int(examination.facts.seen.shape.version)}
     shown |= {name: MetadataValue.int(figure) for name, figure in figures(examination).items()}
     shown |= {"remedy": MetadataValue.text(remedies)} if remedies else {}
     shown |= {"findings": findings_table(examined.findings)} if examined.findings else {}
@@ -78,7 +78,7 @@ def layout_result(examined: Examined) -> dg.AssetCheckResult:
 
 def figures(examination: Examination) -> dict[str, int]:
     """What is worth following over time of one table; percentages are whole."""
-    totals = examination.statistics.totals
+    totals = examination.facts.totals
     return {
         "files": totals.files,
         "bytes": totals.bytes,
@@ -96,7 +96,7 @@ def health_metadata(tables: Sequence[Examined]) -> Metadata:
     by_code = Counter(finding.code for finding in found)
     of_all = {name: sum(figures(one)[name] for one in there) for name in ("files", "bytes", "small_files")}
     of_each = {
-        f"{one.target.name} {name}": figure
+        f"{one.facts.name} {name}": figure
         for one in there
         for name, figure in {**figures(one), "findings": len(one.findings)}.items()
     }

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, NoSuchM
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from engagement_platform.engine.schema import METADATA, SCHEMA, SEQUENCE
-from engagement_platform.errors import START_ANEW, PlatformError
+from engagement_platform.errors import START_ANEW, PlatformError, first_line
 
 SCHEMA_VERSION = 3
 
@@ -223,8 +223,7 @@ def _unavailable(engine: Engine, error: Exception) -> Exception:
     # A plain DatabaseError is SQLite's for a damaged file; its other kinds are faults of the caller.
     if type(error) not in (DatabaseError, InterfaceError, OperationalError):
         return error
-    cause = str(getattr(error, "orig", error)).strip().splitlines() or [type(error).__name__]
-    return StoresUnavailable(engine.url, cause[0].rstrip("."))
+    return StoresUnavailable(engine.url, first_line(getattr(error, "orig", error)))
 
 
 def _shown(url: URL) -> str:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from engagement_platform.engine.fencing import Fencing, TableTransaction
 from engagement_platform.engine.model import Transaction
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import driver_lease, log
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake, save_under
-from engagement_platform.lake.optimize import CONFLICT, first_line
+from engagement_platform.lake.optimize import CONFLICT
 
 ATTEMPTS = 10
 """A conflict means that another commit landed in between; ten in a row within seconds are a guess at never."""

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
@@ -115,12 +115,6 @@ def _quoted(name: str) -> str:
 
 def _delta(uri: str) -> str:
     return f"delta.{_quoted(uri)}"
-
-
-def first_line(error: Exception) -> str:
-    """Of its text, at most 300 characters, without the stack trace that Spark appends."""
-    lines = (line.strip().rstrip(".") for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)[:300]
 
 
 @contextmanager

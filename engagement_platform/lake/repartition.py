@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import get_args
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.optimize import CONFLICT, configured, first_line
+from engagement_platform.lake.optimize import CONFLICT, configured
 from engagement_platform.settings import LayoutScheme
 
 _MARK = "migrate-layout/"

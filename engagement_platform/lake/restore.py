@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 from engagement_platform.lake.added_rows import location
 from engagement_platform.lake.commit_lock import commit_lock
@@ -103,7 +103,7 @@ def _files(uri: str, name: str, version: int) -> pa.Table:
         found = DeltaTable(log.storage_uri(uri), version=version)
         return pa.table(found.get_add_actions(flatten=True))
     except DeltaError as error:
-        raise VersionGone(name, version, f"its log no longer tells ({str(error).splitlines()[0][:200]})") from None
+        raise VersionGone(name, version, f"its log no longer tells ({first_line(error)})") from None
 
 
 def _missing(uri: str, paths: Sequence[str]) -> list[str]:

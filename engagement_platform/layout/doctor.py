@@ -2,45 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from typing import Any
 
 import pyarrow.compute as pc
 
-from engagement_platform.layout import files, statistics
-from engagement_platform.layout.delta_log import Recent
+from engagement_platform.layout import files
 from engagement_platform.layout.files import UNNAMED
 from engagement_platform.layout.finding import Due, Facts, Finding
 from engagement_platform.layout.findings import findings
-from engagement_platform.layout.statistics import Statistics
+from engagement_platform.layout.statistics import BUCKETS, totals_of
 from engagement_platform.layout.survey import Survey, Target, clustering_column, in_lake, survey
 from engagement_platform.settings import Settings
+
+_WORST_BY = ("small_files", "files", "depth", "bytes")
+"""What decides which partitions are listed when not all are; the first that differs."""
 
 
 @dataclass(frozen=True)
 class Examination:
     """What a table's log says of its layout, and what is wrong with it."""
 
-    target: Target
-    statistics: Statistics
-    recent: Recent
-    due: Due
+    facts: Facts
     findings: tuple[Finding, ...]
 
     def as_json(self, worst: int = 0) -> dict[str, object]:
         """The table with the names that JSON output has; findings are listed apart. worst: at most so many partitions,
         the worst first.
         """
-        z_ordered = self.recent.z_ordered
+        seen, totals, due = self.facts.seen, self.facts.totals, self.facts.due
+        recent, z_ordered = seen.recent, seen.recent.z_ordered
+        # Nulls, the depth of partitions without bounds, come last.
+        order = [*((name, "descending") for name in _WORST_BY), ("partition", "ascending")]
         return {
-            **self.statistics.as_json(worst),
-            "checkpoint_version": self.recent.checkpoint,
-            "versions_since_optimize": self.recent.versions_since_optimize,
+            "table": seen.target.name,
+            "uri": seen.target.uri,
+            "version": seen.shape.version,
+            "partitioned_by": list(seen.shape.partitioned_by),
+            "clustered_by": [seen.clustering] if seen.clustering else [],
+            **asdict(totals),
+            "histogram": dict(zip(map(str, BUCKETS), totals.histogram, strict=True)),
+            "largest_partition_files": int(pc.max(seen.partitions["files"]).as_py() or 0),
+            "overlap_depth": pc.max(seen.partitions["depth"]).as_py(),
+            "worst_partitions": [_as_json(row) for row in seen.partitions.sort_by(order).slice(0, worst).to_pylist()],
+            "checkpoint_version": recent.checkpoint,
+            "versions_since_optimize": recent.versions_since_optimize,
             "z_ordered_version": z_ordered.version if z_ordered else None,
             "z_ordered_at": z_ordered.at.isoformat() if z_ordered and z_ordered.at else None,
-            "commits_looked_at": len(self.recent.commits),
-            "removed_files_due": self.due.files,
+            "commits_looked_at": len(recent.commits),
+            "removed_files_due": due.files,
         }
+
+
+def _as_json(row: Mapping[str, Any]) -> dict[str, object]:
+    bounds = {end: row[end].isoformat() if isinstance(row[end], date) else row[end] for end in ("low", "high")}
+    named = {name: row[name] for name in ("partition", "files", "bytes", "rows", "small_files")}
+    texts = {end: None if bound is None else str(bound) for end, bound in bounds.items()}
+    return {**named, "overlap_depth": row["depth"], **texts}
 
 
 def examine(
@@ -53,27 +73,17 @@ def examine(
     """
     limits = settings.health
     seen = survey(settings, table, clustering=clustering)
-    summed = Statistics(
-        table=table.name,
-        uri=table.uri,
-        version=seen.shape.version,
-        partitioned_by=seen.shape.partitioned_by,
-        clustering=(seen.clustering,) if seen.clustering else (),
-        totals=statistics.totals_of(seen.live, seen.partitions, limits.small_file_bytes),
-        partitions=seen.partitions,
-    )
     unnamed = seen.live.column("path").filter(pc.equal(seen.live.column("codec"), UNNAMED)).to_pylist()
     facts = Facts(
-        statistics=summed,
-        shape=seen.shape,
-        recent=seen.recent,
+        seen=seen,
+        totals=totals_of(seen.live, seen.partitions, limits.small_file_bytes),
         due=due(seen, now or datetime.now(UTC)),
         footers=files.sample_footers(table.uri, unnamed, limits.footer_samples),
         shuffle_partitions=settings.spark.shuffle_partitions,
         ours=in_lake(settings, table),
         orders=seen.clustering == clustering_column(table, seen.shape, seen.recent, None),
     )
-    return Examination(table, summed, seen.recent, facts.due, tuple(findings(facts, limits)))
+    return Examination(facts, tuple(findings(facts, limits)))
 
 
 def due(seen: Survey, now: datetime) -> Due:

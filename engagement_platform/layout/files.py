@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -101,12 +101,6 @@ def open_table(uri: str, place: str, version: int | None = None) -> DeltaTable:
     except Exception as error:
         # delta-rs has no common base of what it raises here: DeltaError, OSError, ValueError and panics of its kernel.
         raise LogNotReadable(place, first_line(error)) from error
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, without colours and the lines after the first."""
-    lines = [line.strip() for line in re.sub(r"\x1b\[\d+m", "", str(error)).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__).rstrip(". ")[:300]
 
 
 def shape(table: DeltaTable) -> Shape:

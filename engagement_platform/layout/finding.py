@@ -10,10 +10,10 @@ from typing import Literal
 import pyarrow as pa
 
 from engagement_platform.layout import remedies
-from engagement_platform.layout.delta_log import Recent
-from engagement_platform.layout.files import Footers, Shape
+from engagement_platform.layout.files import Footers
 from engagement_platform.layout.remedies import Prediction
-from engagement_platform.layout.statistics import Statistics
+from engagement_platform.layout.statistics import Totals
+from engagement_platform.layout.survey import Survey
 from engagement_platform.settings import HealthSettings
 
 Severity = Literal["info", "warning", "error"]
@@ -61,34 +61,33 @@ class Facts:
     order the table by the clustering column: not by one that only the call names.
     """
 
-    statistics: Statistics
-    shape: Shape
-    recent: Recent
+    seen: Survey
+    totals: Totals
     due: Due
     footers: Footers
     shuffle_partitions: int
-    ours: bool = False
-    orders: bool = True
+    ours: bool
+    orders: bool
 
     @property
-    def clustering(self) -> str | None:
-        """The column whose ranges decide which files are skipped."""
-        return self.statistics.clustering[0] if self.statistics.clustering else None
+    def name(self) -> str:
+        """Of the table."""
+        return self.seen.target.name
 
     @property
-    def partitions(self) -> pa.Table:
-        """One row for each, with its figures."""
-        return self.statistics.partitions
+    def partitioned_by(self) -> tuple[str, ...]:
+        """Columns of the table's folders."""
+        return self.seen.shape.partitioned_by
 
     @property
     def optimize_sql(self) -> str:
         """OPTIMIZE for the whole table, as Spark SQL; Z-ordered when there is a column to order by."""
-        plain = f"OPTIMIZE delta.`{self.statistics.uri}`"
-        return f"{plain} ZORDER BY ({self.clustering})" if self._z_orders else plain
+        plain = f"OPTIMIZE delta.`{self.seen.target.uri}`"
+        return f"{plain} ZORDER BY ({self.seen.clustering})" if self._z_orders else plain
 
     @property
     def _z_orders(self) -> bool:
-        return self.clustering is not None and not self.recent.clustered_by
+        return self.seen.order_by is not None
 
     def optimize(self, more: str = "") -> str:
         """What merges files and orders them. more: options of the command."""
@@ -99,7 +98,7 @@ class Facts:
 
         Spark SQL takes no lock, so beside the platform's own writers it would conflict with one of them.
         """
-        call = f"engagement-platform {command} {shlex.quote(self.statistics.table)}{more}"
+        call = f"engagement-platform {command} {shlex.quote(self.name)}{more}"
         return call if self.ours else f"{call} (or in Spark: {sql})"
 
     def rewriting(self, affected: pa.Table, limits: HealthSettings) -> Prediction:
@@ -108,12 +107,12 @@ class Facts:
 
     def worst(self, affected: pa.Table, by: str) -> dict[str, object]:
         """How many partitions are affected, and the worst of them with the figure that makes them so."""
-        if not self.statistics.partitioned_by:
+        if not self.partitioned_by:
             return {}
         worst = affected.sort_by([(by, "descending"), ("partition", "ascending")]).slice(0, _WORST)
         return {
             "partitions": affected.num_rows,
-            "partitions_in_table": self.statistics.totals.partitions,
+            "partitions_in_table": self.totals.partitions,
             "worst": {row["partition"]: row[by] for row in worst.select(["partition", by]).to_pylist()},
         }
 
@@ -128,7 +127,7 @@ class Facts:
         partition: str | None = None,
     ) -> Finding:
         """A finding of a rule about this table."""
-        return Finding(rule.__name__, severity, self.statistics.table, partition or None, evidence, what, remedy, gain)
+        return Finding(rule.__name__, severity, self.name, partition or None, evidence, what, remedy, gain)
 
 
 def more_than_share(part: int, whole: int, share: float) -> bool:

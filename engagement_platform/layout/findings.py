@@ -16,6 +16,7 @@ from engagement_platform.layout import remedies
 from engagement_platform.layout.files import UNNAMED
 from engagement_platform.layout.finding import Facts, Finding, more_than_share
 from engagement_platform.layout.remedies import readable
+from engagement_platform.layout.statistics import total
 from engagement_platform.settings import HealthSettings
 
 FAR = 10
@@ -36,26 +37,18 @@ def _most(rows: pa.Table, by: str) -> dict[str, Any]:
     return first
 
 
-def _total(rows: pa.Table, name: str) -> int:
-    return int(pc.sum(rows.column(name)).as_py() or 0)
-
-
-def _largest(rows: pa.Table) -> int:
-    return int(pc.max(rows.column("bytes")).as_py() or 0)
-
-
 def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Partitions that are mostly small files, or a table cut into too fine partitions."""
-    rows, totals = facts.partitions, facts.statistics.totals
+    rows, totals = facts.seen.partitions, facts.totals
     count, small = rows.column("files"), rows.column("small_files")
     share = pc.multiply(count, round(limits.small_file_share * 1_000_000))
     mostly = pc.greater(pc.multiply(small, 1_000_000), share)
     affected = rows.filter(pc.and_(mostly, pc.greater_equal(small, limits.min_small_files)))
-    flagged = _total(affected, "small_files")
+    flagged = total(affected["small_files"])
     if affected.num_rows:
-        worst, files = _most(affected, "small_files"), _total(affected, "files")
+        worst, files = _most(affected, "small_files"), total(affected["files"])
         partitions = f" of {affected.num_rows:,} of {totals.partitions:,} partitions"
-        where = partitions if facts.statistics.partitioned_by else ""
+        where = partitions if facts.partitioned_by else ""
         example = f"; {worst['partition']} has" if worst["partition"] else ":"
         yield facts.wrong(
             small_files,
@@ -63,7 +56,7 @@ def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
             {
                 "small_files": flagged,
                 "files": files,
-                "mean_bytes": _total(affected, "bytes") // files,
+                "mean_bytes": total(affected["bytes"]) // files,
                 "small_below_bytes": limits.small_file_bytes,
                 **facts.worst(affected, "small_files"),
             },
@@ -74,7 +67,7 @@ def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
             worst["partition"],
         )
     # Many small files that no compaction can merge, because each is nearly alone in its partition.
-    lone, columns = totals.small_files - flagged, facts.statistics.partitioned_by
+    lone, columns = totals.small_files - flagged, facts.partitioned_by
     if lone > limits.max_lone_small_files and more_than_share(lone, totals.files, limits.small_file_share):
         coarser = f"partition by {', '.join(columns[:-1])} only and Z-order by {columns[-1]}" if columns[1:] else ""
         mean = totals.small_bytes // totals.small_files
@@ -91,14 +84,14 @@ def small_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
 
 def too_many_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Partitions with more files than a writer can list and rewrite quickly."""
-    rows, limit = facts.partitions, limits.max_files_per_partition
+    rows, limit = facts.seen.partitions, limits.max_files_per_partition
     affected = rows.filter(pc.greater(rows.column("mergeable_files"), limit))
     if not affected.num_rows:
         return
     worst = _most(affected, "mergeable_files")
     # The daily round leaves files of more than a third of the target: merging them saves fewer files than
     # `maintenance.max_rewrite_share` asks for.
-    large = _total(affected, "mergeable_bytes") * 3 > _total(affected, "mergeable_files") * limits.target_file_bytes
+    large = total(affected["mergeable_bytes"]) * 3 > total(affected["mergeable_files"]) * limits.target_file_bytes
     yield facts.wrong(
         too_many_files,
         "error" if worst["mergeable_files"] > FAR * limit else "warning",
@@ -112,7 +105,7 @@ def too_many_files(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
 
 def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """One partition that holds far more than the middle one: the task that rewrites it runs alone."""
-    rows, median = facts.partitions, max(1, facts.statistics.totals.median_partition_bytes)
+    rows, median = facts.seen.partitions, max(1, facts.totals.median_partition_bytes)
     if rows.num_rows < 2:
         return
     worst = _most(rows, "bytes")
@@ -133,7 +126,7 @@ def skewed_partitions(facts: Facts, limits: HealthSettings) -> Iterator[Finding]
 
 def scattered_writes(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Writers that leave several small files in each partition they touch."""
-    mean, worst = facts.recent.scattered
+    mean, worst = facts.seen.recent.scattered
     if worst is None or mean <= limits.scattered_files:
         return
     yield facts.wrong(
@@ -144,18 +137,18 @@ def scattered_writes(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
             "worst_version": worst.version,
             "worst_files": worst.small_files_added,
             "worst_partitions": worst.small_partitions_touched,
-            "commits_looked_at": len(facts.recent.commits),
+            "commits_looked_at": len(facts.seen.recent.commits),
         },
         f"Each commit adds {mean:,.1f} small files to a partition it touches; a writer repartitioned by partition "
         "adds 1",
-        f"Let the writer repartition by {', '.join(facts.statistics.partitioned_by) or 'fewer tasks'} before it "
+        f"Let the writer repartition by {', '.join(facts.partitioned_by) or 'fewer tasks'} before it "
         "writes, or set spark.databricks.delta.optimizeWrite.enabled=true",
     )
 
 
 def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Too few tasks for the bytes: a rewrite of the table is bound by the number of shuffle partitions."""
-    totals, tasks = facts.statistics.totals, facts.shuffle_partitions
+    totals, tasks = facts.totals, facts.shuffle_partitions
     if totals.bytes <= limits.max_task_bytes * tasks:
         return
     wanted = -(-totals.bytes // limits.target_file_bytes)
@@ -168,7 +161,7 @@ def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[Finding]
             "suggested": wanted,
             "bytes_per_task": totals.bytes // tasks,
             "limit_bytes": limits.max_task_bytes,
-            "largest_partition_bytes": _largest(facts.partitions),
+            "largest_partition_bytes": pc.max(facts.seen.partitions["bytes"]).as_py(),
         },
         f"When the table is rewritten, {readable(totals.bytes)} go through {tasks} tasks, "
         f"{readable(totals.bytes // tasks)} each",
@@ -178,8 +171,8 @@ def parallelism_limit(facts: Facts, limits: HealthSettings) -> Iterator[Finding]
 
 def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Ranges of the clustering column that lie so deep on each other that few files can be skipped."""
-    rows = facts.partitions
-    if facts.clustering is None:
+    rows = facts.seen.partitions
+    if facts.seen.clustering is None:
         return
     # Files that hold a single value each do not differ by their ranges, only merged.
     z_ordered = pc.max_element_wise(pc.divide(rows["bytes"], limits.target_file_bytes), 1)
@@ -191,20 +184,20 @@ def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Finding
         return
     worst = _most(affected, "depth")
     # Few small files of one partition overlap between two compactions, always.
-    passing = worst["depth"] < limits.warn_small_files and _largest(affected) <= limits.target_file_bytes
+    passing = worst["depth"] < limits.warn_small_files and pc.max(affected["bytes"]).as_py() <= limits.target_file_bytes
     yield facts.wrong(
         clustering_overlap,
         "info" if passing else "warning",
         {
-            "column": facts.clustering,
+            "column": facts.seen.clustering,
             "depth": worst["depth"],
             "files": worst["files"],
-            "versions_since_optimize": facts.recent.versions_since_optimize,
-            "z_ordered_version": facts.recent.z_ordered.version if facts.recent.z_ordered else None,
+            "versions_since_optimize": facts.seen.recent.versions_since_optimize,
+            "z_ordered_version": facts.seen.recent.z_ordered.version if facts.seen.recent.z_ordered else None,
             **facts.worst(affected, "depth"),
         },
         f"Up to {worst['depth']:,} of {worst['files']:,} files in {worst['partition'] or 'the table'} may hold one "
-        f"same {facts.clustering}, so a read of one opens all of them",
+        f"same {facts.seen.clustering}, so a read of one opens all of them",
         f"Cluster it: {facts.optimize()}",
         remedies.zorder(affected, limits.target_file_bytes),
         worst["partition"],
@@ -213,15 +206,15 @@ def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Finding
 
 def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """A clustering column without bounds in the log: its files can never be skipped."""
-    column, totals, properties = facts.clustering, facts.statistics.totals, facts.shape.properties
+    column, totals, properties = facts.seen.clustering, facts.totals, facts.seen.shape.properties
     if column is None:
         return
-    indexed = column in facts.shape.indexed
+    indexed = column in facts.seen.shape.indexed
     if indexed and not more_than_share(totals.files_without_bounds, totals.files, limits.unindexed_file_share):
         return
-    position = list(facts.shape.leaves).index(column) + 1
+    position = list(facts.seen.shape.leaves).index(column) + 1
     declare = (
-        f"ALTER TABLE delta.`{facts.statistics.uri}` SET TBLPROPERTIES "
+        f"ALTER TABLE delta.`{facts.seen.target.uri}` SET TBLPROPERTIES "
         f"('delta.dataSkippingStatsColumns' = '{column}'), then "
     )
     most = properties.get("delta.dataSkippingNumIndexedCols", "32")
@@ -241,13 +234,13 @@ def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[Findi
         if indexed
         else f"{column}, leaf column {position}, is outside the columns that writers keep bounds of",
         f"{'' if indexed else declare}rewrite the files so that they get bounds: {facts.optimize_sql}",
-        remedies.zorder(facts.partitions, limits.target_file_bytes),
+        remedies.zorder(facts.seen.partitions, limits.target_file_bytes),
     )
 
 
 def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[Finding]:
     """Files that are not compressed, by their names and the footers of a sample."""
-    footers, unnamed = facts.footers, facts.statistics.totals.codecs.get(UNNAMED, 0)
+    footers, unnamed = facts.footers, facts.totals.codecs.get(UNNAMED, 0)
     if not footers.uncompressed:
         return
     yield facts.wrong(
@@ -267,13 +260,17 @@ def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[Finding]:
 
 def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """A log whose readers must replay many commits."""
-    lag, limit = facts.recent.checkpoint_lag, limits.max_commits_without_checkpoint
+    lag, limit = facts.seen.recent.checkpoint_lag, limits.max_commits_without_checkpoint
     if lag <= limit:
         return
     yield facts.wrong(
         stale_checkpoint,
         "error" if lag > FAR * limit else "warning",
-        {"version": facts.recent.version, "checkpoint_version": facts.recent.checkpoint, "commits_since": lag},
+        {
+            "version": facts.seen.recent.version,
+            "checkpoint_version": facts.seen.recent.checkpoint,
+            "commits_since": lag,
+        },
         f"{lag:,} commits came after the newest checkpoint; every reader replays them one by one",
         "Make one (deltalake: DeltaTable(path).create_checkpoint()), and set delta.checkpointInterval; a writer that "
         "makes none may fail to each time: read its log",
@@ -282,7 +279,7 @@ def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
 
 def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Removed files that nobody may need any more and that still take up room."""
-    due, live = facts.due, facts.statistics.totals.bytes
+    due, live = facts.due, facts.totals.bytes
     if not due.files or not more_than_share(due.bytes, live, limits.vacuum_share):
         return
     yield facts.wrong(
@@ -291,7 +288,7 @@ def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
         {"due_files": due.files, "due_bytes": due.bytes, "live_bytes": live},
         f"{due.files:,} removed files of {readable(due.bytes)} are past their retention; the live ones hold "
         f"{readable(live)}",
-        f"Remove them: {facts.command('vacuum', f'VACUUM delta.`{facts.statistics.uri}`')}; the command keeps what "
+        f"Remove them: {facts.command('vacuum', f'VACUUM delta.`{facts.seen.target.uri}`')}; the command keeps what "
         "readers and restores may still need",
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +20,7 @@ from engagement_platform.engine.database import StoresUnavailable
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import Holder, LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import blocking_batches
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewrite, Rewritten, SparkGetter, rewrite
 from engagement_platform.lake.session import spark_session
@@ -190,8 +190,6 @@ class Done:
     def row(self, now: Survey) -> history.Outcome:
         """Of `layout/history`. now: the table afterwards."""
         one, gain = self.slice, self.slice.gain
-        # What was appended since is no part of the rewrite: a later run has to see that the partition changed.
-        left = self.rewritten.before if self.rewritten.version is None else self.rewritten.version
         there = now.partitions.filter(pc.equal(now.partitions.column("partition"), one.partition))
         saved: float = gain.files_before - (there.column("files")[0].as_py() if there.num_rows else 0)
         if gain.read_files_before is not None and there.num_rows:
@@ -206,7 +204,8 @@ class Done:
             "actual_gain": float(saved),
             **self.figures(),
             "seconds": self.seconds,
-            "fingerprint": fingerprint(one.table, left, one.partition),
+            # What others wrote since the plan is no part of it: a later run has to see that the partition changed.
+            "fingerprint": fingerprint({*one.paths, *self.rewritten.added} - self.rewritten.removed.keys()),
             "started_ts": self.started_ts,
             "ingestion_date": self.started_ts.date(),
         }
@@ -305,15 +304,15 @@ class Run:
             if not isinstance(error, PlatformError) and not type(error).__module__.startswith(_ENGINES):
                 raise
             # A table that cannot be rewritten must not keep the others from being looked after; it fails the run.
-            return Left(one, files.first_line(error), failed=True)
-
-    def _lease(self, one: Slice, wait: timedelta) -> AbstractContextManager[Callable[[], None]]:
-        """The check of the table's lease; none where rows are only appended: OPTIMIZE and appends do not meet."""
-        return nullcontext(lambda: None) if one.append_only else self._table_lease(one.table.name, wait)
+            return Left(one, first_line(error), failed=True)
 
     @contextmanager
-    def _table_lease(self, table: str, wait: timedelta) -> Iterator[Callable[[], None]]:
-        with self.stores.leases.acquire(f"table/{table}", purpose="optimize", wait=wait) as lease:
+    def _lease(self, one: Slice, wait: timedelta) -> Iterator[Callable[[], None]]:
+        """The check of the table's lease; none where rows are only appended: OPTIMIZE and appends do not meet."""
+        if one.append_only:
+            yield lambda: None
+            return
+        with self.stores.leases.acquire(f"table/{one.table.name}", purpose="optimize", wait=wait) as lease:
             yield lease.check
 
     def _rewrite(self, one: Slice, check: Callable[[], None]) -> Outcome:

@@ -15,7 +15,7 @@ from engagement_platform.lake.log import Value
 from engagement_platform.layout import remedies
 from engagement_platform.layout.history import Last
 from engagement_platform.layout.remedies import Action, Prediction, readable
-from engagement_platform.layout.survey import Survey, Target
+from engagement_platform.layout.survey import Survey, Target, fingerprint
 
 # Seconds of a slice whatever it holds: 20 files of 200 rows took 2.08 s in a warm Spark, nearly all of it the jobs that
 # read and sort (`make bench-optimize`, 2 cores, docs/layout.md). Seconds a file and bytes a second are guesses.
@@ -45,6 +45,8 @@ class Slice:
     """Estimated from its files and bytes."""
     why: str
     append_only: bool
+    paths: frozenset[str]
+    """Its files when it was planned."""
 
     @property
     def action(self) -> Action:
@@ -99,9 +101,9 @@ def slices(survey: Survey, limits: Limits, last: Mapping[str, Last]) -> Iterator
         figures = one.to_pylist()[0]
         if figures["mergeable_files"] < 2 and (figures["depth"] or 0) <= limits.max_overlap_depth:
             continue
-        name = figures["partition"]
-        done = last.get(name)
-        if done and done.target_file_bytes >= limits.target_file_bytes and done.fingerprint == survey.fingerprint(name):
+        done = last.get(figures["partition"])
+        same = done and done.fingerprint == fingerprint(survey.paths(figures["partition"]))
+        if done and same and done.target_file_bytes >= limits.target_file_bytes:
             continue
         if (found := _best(survey, one, figures, limits)) is not None:
             yield found
@@ -142,6 +144,7 @@ def _slice(survey: Survey, one: pa.Table, figures: dict[str, Any], action: Actio
         seconds=FIXED_S + FILE_S * rewritten + gain.bytes_to_rewrite / BYTES_PER_S,
         why=_why(survey, figures, action, limits),
         append_only=survey.append_only,
+        paths=survey.paths(figures["partition"]),
     )
 
 

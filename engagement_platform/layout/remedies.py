@@ -6,7 +6,7 @@ Pure arithmetic over partitions. Whether something should be mended is `findings
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -90,7 +90,7 @@ def zorder(partitions: pa.Table, target_file_bytes: int) -> Prediction:
     """Z-order: every partition is rewritten whole into max(1, floor(bytes / target)) files of neighbouring ranges."""
     size = _floats(partitions, "bytes")
     after = np.maximum(1, np.floor(size / target_file_bytes))
-    span = days_spanned(partitions)
+    span = _floats(partitions, "range_days")
     opened = np.where(np.isnan(span), after, np.minimum(after, (span + after * WEEK) / (span + WEEK)))
     return _rewrite("zorder", partitions, after, opened, float(size.sum()))
 
@@ -115,30 +115,15 @@ def opened_now(partitions: pa.Table) -> _Figures:
     files without bounds are always opened, and so are all files when the column counts no days.
     """
     files, unbounded = _floats(partitions, "files"), _floats(partitions, "unbounded_files")
-    covered, span = _floats(partitions, "span_days"), days_spanned(partitions)
+    covered, span = _floats(partitions, "span_days"), _floats(partitions, "range_days")
     chance = (covered + (files - unbounded) * WEEK) / (span + WEEK) + unbounded
     return np.where(np.isnan(chance), files, np.minimum(files, chance))
 
 
-def days_spanned(partitions: pa.Table) -> _Figures:
-    """Days between the lowest and the highest value of each partition; NaN when the column counts none."""
-    kind = partitions.schema.field("low").type
-    if pa.types.is_date32(kind):
-        low, high = (_nan(partitions.column(end).cast(pa.int32())) for end in ("low", "high"))
-        return high - low
-    if pa.types.is_timestamp(kind):
-        naive = pa.timestamp("us", tz=kind.tz)
-        low, high = (_nan(partitions.column(end).cast(naive).cast(pa.int64())) for end in ("low", "high"))
-        return (high - low) / 86_400e6
-    return np.full(partitions.num_rows, np.nan)
-
-
-def _nan(column: Any) -> _Figures:
-    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), np.float64)
-
-
 def _floats(partitions: pa.Table, name: str) -> _Figures:
-    return _nan(partitions.column(name).combine_chunks())
+    """A column of figures; NaN for null."""
+    column = partitions.column(name).combine_chunks().cast(pa.float64())
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
 
 
 def _mean(figures: _Figures) -> float:

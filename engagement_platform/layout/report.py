@@ -34,9 +34,9 @@ SHOWN = 20
 def page(examinations: Sequence[Examination], done: Done) -> str:
     """The whole page. Names of tables and partitions are escaped; plotly.js is in it once, 4.6 MB."""
     found = sum(len(examination.findings) for examination in examinations)
-    charts = [one for one in examinations if one.statistics.totals.files]
+    charts = [one for one in examinations if one.facts.totals.files]
     sections = "\n".join(
-        _section(one, done.get(one.target.name, ()), f"chart-{n}", brings_plotly=one in charts[:1])
+        _section(one, done.get(one.facts.name, ()), f"chart-{n}", brings_plotly=one in charts[:1])
         for n, one in enumerate(examinations)
     )
     return (
@@ -48,16 +48,16 @@ def page(examinations: Sequence[Examination], done: Done) -> str:
 
 
 def _section(examination: Examination, done: Sequence[Outcome], chart: str, *, brings_plotly: bool) -> str:
-    statistics, totals = examination.statistics, examination.statistics.totals
+    seen, totals = examination.facts.seen, examination.facts.totals
     figures = {
-        "Version": f"{statistics.version:,}",
+        "Version": f"{seen.shape.version:,}",
         "Files": f"{totals.files:,}",
         "Bytes": readable(totals.bytes),
         "Rows": f"{totals.rows:,}",
         "Partitions": f"{totals.partitions:,}",
         "Small files": f"{100 * totals.small_files / totals.files:.0f} %" if totals.files else "–",
         "Median file": readable(totals.median_file_bytes),
-        "Clustered by": ", ".join(statistics.clustering) or "–",
+        "Clustered by": seen.clustering or "–",
     }
     findings = [
         (
@@ -79,7 +79,7 @@ def _section(examination: Examination, done: Sequence[Outcome], chart: str, *, b
         )
         for one in done[:SHOWN]
     ]
-    shown = [f"<section>\n<h2>{escape(statistics.table)}</h2>", _table(list(figures), [tuple(figures.values())])]
+    shown = [f"<section>\n<h2>{escape(examination.facts.name)}</h2>", _table(list(figures), [tuple(figures.values())])]
     shown.append(
         _table(("Finding", "Evidence", "What to do", "Predicted gain"), findings)
         if findings

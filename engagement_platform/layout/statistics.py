@@ -6,8 +6,7 @@ Pure, and vectorised in Arrow; where the files come from is `files`, whether the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import date
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,6 @@ BUCKETS = (0, *(1 << power for power in range(10, 33)))
 
 _DAY_US = 86_400_000_000
 _END, _START, _POINT_END = 0, 1, 2
-_WORST_BY = ("small_files", "files", "depth", "bytes")
-"""What decides which partitions are listed when not all are; the first that differs."""
 
 
 @dataclass(frozen=True)
@@ -45,46 +42,6 @@ class Totals:
     """Files by BUCKETS."""
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """What the log says about a table's files. partitions: rows of `by_partition`."""
-
-    table: str
-    uri: str
-    version: int
-    partitioned_by: tuple[str, ...]
-    clustering: tuple[str, ...]
-    totals: Totals
-    partitions: pa.Table
-
-    def as_json(self, worst: int = 0) -> dict[str, object]:
-        """Totals with the names that JSON output has, and the worst partitions (at most so many)."""
-        # Nulls, the depth of partitions without bounds, come last.
-        order = [*((name, "descending") for name in _WORST_BY), ("partition", "ascending")]
-        return {
-            "table": self.table,
-            "uri": self.uri,
-            "version": self.version,
-            "partitioned_by": list(self.partitioned_by),
-            "clustered_by": list(self.clustering),
-            **asdict(self.totals),
-            "histogram": dict(zip(map(str, BUCKETS), self.totals.histogram, strict=True)),
-            "largest_partition_files": int(pc.max(self.partitions.column("files")).as_py() or 0),
-            "overlap_depth": pc.max(self.partitions.column("depth")).as_py(),
-            "worst_partitions": [_as_json(row) for row in self.partitions.sort_by(order).slice(0, worst).to_pylist()],
-        }
-
-
-def _as_json(row: Mapping[str, Any]) -> dict[str, object]:
-    bounds = {end: None if row[end] is None else _text(row[end]) for end in ("low", "high")}
-    named = {name: row[name] for name in ("partition", "files", "bytes", "rows", "small_files")}
-    return {**named, "overlap_depth": row["depth"], **bounds}
-
-
-def _text(bound: Any) -> str:
-    return str(bound.isoformat() if isinstance(bound, date) else bound)
-
-
 def totals_of(files: pa.Table, partitions: pa.Table, small_file_bytes: int) -> Totals:
     """Totals of a table from its files (`files.live_files`) and its partitions (`by_partition`)."""
     sizes = files.column("bytes")
@@ -92,17 +49,22 @@ def totals_of(files: pa.Table, partitions: pa.Table, small_file_bytes: int) -> T
     codecs = pc.value_counts(files.column("codec")).to_pylist()
     return Totals(
         files=files.num_rows,
-        bytes=_sum(sizes),
-        rows=_sum(files.column("rows")),
+        bytes=total(sizes),
+        rows=total(files.column("rows")),
         partitions=partitions.num_rows,
         small_files=len(small),
-        small_bytes=_sum(small),
-        files_without_bounds=_sum(partitions.column("unbounded_files")),
+        small_bytes=total(small),
+        files_without_bounds=total(partitions.column("unbounded_files")),
         median_file_bytes=lower_median(sizes),
         median_partition_bytes=lower_median(partitions.column("bytes")),
         codecs={row["values"]: row["counts"] for row in sorted(codecs, key=lambda row: str(row["values"]))},
         histogram=histogram(sizes),
     )
+
+
+def total(column: Any) -> int:
+    """The sum of a column; 0 for none."""
+    return int(pc.sum(column).as_py() or 0)
 
 
 def lower_median(figures: Any) -> int:
@@ -136,8 +98,9 @@ def by_partition(files: pa.Table, *, small_file_bytes: int, target_file_bytes: i
 
     In:  files as `files.live_files` gives them. clustered: whether bounds are expected at all.
     Out: partition, files, bytes, rows, small_files, small_bytes, mergeable_files, mergeable_bytes (below the target),
-         unbounded_files, span_days (days that the files cover, added up; null when the column counts none), low, high
-         (of the clustering column), depth (see `overlap`; null without bounds).
+         unbounded_files, span_days (days that the files cover, added up), low, high (of the clustering column),
+         range_days (from low to high; both null when the column counts none), depth (see `overlap`; null without
+         bounds).
     """
     sizes = files.column("bytes")
     small, mergeable = pc.less(sizes, small_file_bytes), pc.less(sizes, target_file_bytes)
@@ -158,6 +121,7 @@ def by_partition(files: pa.Table, *, small_file_bytes: int, target_file_bytes: i
     found = found.aggregate([*((name, "sum") for name in summed), ("low", "min"), ("high", "max")])
     found = found.rename_columns(["partition", *summed, "low", "high"]).sort_by("partition")
     depths = overlap(files.select(["partition", "low", "high"]))
+    found = found.append_column("range_days", _days(found.column("low"), found.column("high")))
     where = pc.index_in(found.column("partition"), depths.column("partition").combine_chunks())
     return found.append_column("depth", depths.column("depth").combine_chunks().take(where))
 
@@ -197,7 +161,3 @@ def _events(ranges: pa.Table, end: str, kinds: Any, step: int) -> pa.Table:
     steps = pa.repeat(pa.scalar(step, pa.int64()), ranges.num_rows)
     named = {"partition": ranges.column("partition"), "value": ranges.column(end), "kind": kinds, "step": steps}
     return pa.table(named)
-
-
-def _sum(column: Any) -> int:
-    return int(pc.sum(column).as_py() or 0)

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 from deltalake.exceptions import DeltaError
 
+from engagement_platform.errors import first_line
 from engagement_platform.lake import log
-from engagement_platform.layout.files import first_line
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ Reads the log in this process, about 1 KB a file, and nothing else. The doctor j
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 from engagement_platform.lake.log import Value
 from engagement_platform.layout import files, statistics
@@ -80,9 +80,9 @@ class Survey:
         """The column that OPTIMIZE has to order by; None where there is none, or Delta clusters the table itself."""
         return None if self.liquid else self.clustering
 
-    def fingerprint(self, partition: str) -> str:
-        """The same as long as a partition has the same files."""
-        return _fingerprint(self.live, partition)
+    def paths(self, partition: str) -> frozenset[str]:
+        """The live files of a partition, as the log spells them."""
+        return frozenset(self.live.filter(pc.equal(self.live["partition"], partition))["path"].to_pylist())
 
     def only(self, column: str, value: str) -> Survey:
         """Only the partitions in which a column has a value; none where the table is not partitioned by it."""
@@ -91,14 +91,8 @@ class Survey:
         return replace(self, partitions=self.partitions.filter(chosen))
 
 
-def fingerprint(table: Target, version: int, partition: str) -> str:
-    """`Survey.fingerprint` of a former version; reads its log. Raises NotADeltaTable, LogNotReadable."""
-    opened = files.open_table(table.uri, table.name, version)
-    return _fingerprint(files.live_files(opened, files.shape(opened)), partition)
-
-
-def _fingerprint(live: pa.Table, partition: str) -> str:
-    paths = live.filter(pc.equal(live["partition"], partition))["path"].to_pylist()
+def fingerprint(paths: Iterable[str]) -> str:
+    """The same as long as a partition has the same files."""
     return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:32]
 
 
@@ -192,4 +186,4 @@ def _has_log(uri: str) -> bool:
     try:
         return segment(uri).version >= 0
     except OSError as error:
-        raise LogNotReadable(uri, files.first_line(error)) from error
+        raise LogNotReadable(uri, first_line(error)) from error

@@ -227,7 +227,7 @@ def test_what_is_partitioned_by_the_clustering_column_needs_no_bounds(tmp_path: 
 def test_removed_files_within_their_retention_wait(tmp_path: Path) -> None:
     examination = examined(after_removals(tmp_path / "t", timedelta(days=6)))
     assert "vacuum_due" not in codes(examination)
-    assert examination.due.files == 0
+    assert examination.facts.due.files == 0
 
 
 def test_tombstones_between_the_checkpoint_and_the_commits_looked_at_count(tmp_path: Path) -> None:
@@ -249,8 +249,8 @@ def test_a_maintenance_commit_is_no_scattered_write(tmp_path: Path) -> None:
     logs.commit(path, 1, [logs.info("OPTIMIZE", zOrderBy='["day"]'), *logs.files(9, 9 * KB)])
     examination = examined(path)
     assert "scattered_writes" not in codes(examination)
-    assert examination.recent.versions_since_optimize == 0
-    assert examination.statistics.clustering == ("day",)
+    assert examination.facts.seen.recent.versions_since_optimize == 0
+    assert examination.facts.seen.clustering == "day"
 
 
 def test_a_table_of_delta_rs_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ def test_a_table_of_delta_rs_is_read_as_it_was_written(tmp_path: Path) -> None:
         rows = pa.table({"p": ["a b/ü%", None], "day": pa.array([1, 9], pa.date32())})
         write_deltalake(str(path), rows, mode="append", partition_by=["p"])
     examination = examined(path, "day", now=datetime.now(UTC))
-    assert examination.statistics.totals.files == 24
-    assert examination.statistics.partitions.column("partition").to_pylist() == [
+    assert examination.facts.totals.files == 24
+    assert examination.facts.seen.partitions.column("partition").to_pylist() == [
         "p=__HIVE_DEFAULT_PARTITION__",
         "p=a b/ü%",
     ]
@@ -279,7 +279,7 @@ def test_20_000_files_are_summed_up_in_this_process(tmp_path: Path) -> None:
     removed = [logs.remove(file, NOW_MS) for file in logs.files(count // 50, 9 * KB, "o7")]
     DeltaTable(str(path)).create_checkpoint()
     logs.commit(path, 1, [logs.info(), *removed])
-    totals = examined(path, "day").statistics.totals
+    totals = examined(path, "day").facts.totals
     assert (totals.files, totals.partitions) == (count - count // 50, 49)
 
 

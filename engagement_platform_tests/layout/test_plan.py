@@ -16,7 +16,7 @@ from engagement_platform.layout.delta_log import Recent
 from engagement_platform.layout.files import Shape
 from engagement_platform.layout.history import Last
 from engagement_platform.layout.plan import Limits, Slice, ordered, within
-from engagement_platform.layout.survey import Survey, Target
+from engagement_platform.layout.survey import Survey, Target, fingerprint
 
 MIB = 1024**2
 LIMITS = Limits(
@@ -103,9 +103,9 @@ def test_a_table_without_an_order_is_merged() -> None:
 
 def test_a_partition_with_the_files_its_last_rewrite_left_is_left_alone() -> None:
     survey = surveyed({"org": small(3)})
-    left = survey.fingerprint("organization_id=org")
+    left = fingerprint(survey.paths("organization_id=org"))
     key = "organization_id=org"
-    fewer = surveyed({"org": small(2)}).fingerprint(key)
+    fewer = fingerprint(surveyed({"org": small(2)}).paths(key))
     assert not chosen(survey, last={key: Last(left, LIMITS.target_file_bytes)})
     assert chosen(survey, last={key: Last(fewer, LIMITS.target_file_bytes)}), "a file came"
     assert chosen(survey, last={key: Last(left, LIMITS.target_file_bytes - 1)}), "the target grew"

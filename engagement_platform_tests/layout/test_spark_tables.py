@@ -84,16 +84,16 @@ def test_a_table_of_plain_spark_has_the_figures_that_reading_its_rows_gives(
     clustered = "two" not in name
     found = examined(path, "day" if clustered and name != "liquid" else None)
     rows = counted(spark, path, PARTITIONS.get(name, BY_ORGANIZATION))
-    for one in found.statistics.partitions.to_pylist():
+    for one in found.facts.seen.partitions.to_pylist():
         files, count, first, last = rows.pop(one["partition"])
         # Files whose only row was deleted are gone; the others keep their rows and mark them.
         assert (one["files"], one["rows"] >= count) == (files, True)
         # Bounds stay those of the files: deleted rows count.
         assert not clustered or (one["low"] <= first and last <= one["high"])
     assert rows == {}
-    totals = found.statistics.totals
+    totals = found.facts.totals
     assert totals.rows == (ROWS if clustered else ROWS - 3)
-    assert found.statistics.clustering == (("day",) if clustered else ())
+    assert found.facts.seen.clustering == ("day" if clustered else None)
     assert totals.files_without_bounds == 0
 
 
@@ -108,9 +108,9 @@ def test_what_spark_z_ordered_does_not_overlap_and_a_day_of_one_organization_is_
     finally:
         spark.conf.unset("spark.databricks.delta.optimize.maxFileSize")
     here = examined(path, None)
-    assert here.statistics.clustering == ("day",)
-    assert here.recent.versions_since_optimize == 0
-    assert here.statistics.partitions.column("depth").to_pylist() == [1, 1]
+    assert here.facts.seen.clustering == "day"
+    assert here.facts.seen.recent.versions_since_optimize == 0
+    assert here.facts.seen.partitions.column("depth").to_pylist() == [1, 1]
     everything = spark.read.format("delta").load(str(path))
     of_one = everything.where("organization_id = 'a b/ü%0'")
     a_day = of_one.where("day = DATE'2024-01-03'")

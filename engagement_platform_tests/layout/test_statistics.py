@@ -146,6 +146,7 @@ def looped(files: list[dict[str, object]]) -> dict[str, dict[str, object]]:
             "low": day(min((low for low, _ in spans), default=None)),
             "high": day(max((high for _, high in spans), default=None)),
             "span_days": sum(high - low for low, high in spans) if spans else None,
+            "range_days": max(high for _, high in spans) - min(low for low, _ in spans) if spans else None,
             "depth": deep,
         }
     return told
