@@ -116,6 +116,7 @@ def test_a_settings_file_that_cannot_be_used_is_one_sentence(
     [
         (("run", "ingest-engagement", "--until-idle"), "There is no job called 'ingest-engagement'. Jobs: ingest-"),
         (("vacuum", "--hours", "1"), "There are no tables yet."),
+        (("produce", "--sample", "1"), "There is no Kafka broker to ask: none runs on this home."),
         (("consume", "--name", "mine", "--start", "yesterday"), "A consumer cannot start at 'yesterday'"),
         (("produce-games", "--sample", "1"), "There are no sample API keys"),
         (("live-ops", "player", "chess", "p-1"), "No event of p-1 in chess was counted"),

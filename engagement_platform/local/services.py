@@ -19,7 +19,7 @@ from engagement_platform.local.kafka import EmbeddedKafka
 from engagement_platform.local.ports import LOCALHOST
 from engagement_platform.local.process import Child
 from engagement_platform.pipelines.declarations.declared import declarations
-from engagement_platform.settings import ENV_PREFIX, Settings
+from engagement_platform.settings import BROKER_RECORD, ENV_PREFIX, Settings
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Services:
         children = []
         settings, home = self.settings, self.settings.home
         declared = declarations(settings)
+        record = home / BROKER_RECORD
+        record.unlink(missing_ok=True)
         # Spark first: it takes longest to come up.
         if self.connect:
             # Its workers fetch the objects of games, and boto3 looks for address and keys in the environment only.
@@ -59,6 +61,7 @@ class Services:
             if settings.pipelines.page_views or declared.page_views:
                 topics.append(settings.page_views.topic)
             children.append(broker.child(dict.fromkeys((*topics, *declared.topics), ports.kafka_partitions)))
+            record.write_text(broker.bootstrap_servers)
         if self.aws:
             queues = [(str(feed.bucket), str(feed.queue_url)) for feed in declared.feeds]
             children.append(EmbeddedAws(settings.embedded.aws_port, queues).child())
@@ -117,9 +120,9 @@ def all_services(settings: Settings) -> Services:
 
 def missing_services(settings: Settings) -> Services:
     """Only what the settings do not name runs here: bootstrap_servers and spark.remote may name services elsewhere."""
-    ours, kafka, remote = all_services(settings).settings, settings.kafka, settings.spark.remote
-    named = "bootstrap_servers" in kafka.model_fields_set and kafka.bootstrap_servers != ours.kafka.bootstrap_servers
-    return _services(settings, kafka=not named, connect=remote in (None, ours.spark.remote))
+    ours, named, remote = all_services(settings).settings, settings.kafka.bootstrap_servers, settings.spark.remote
+    kafka, connect = named in (None, ours.kafka.bootstrap_servers), remote in (None, ours.spark.remote)
+    return _services(settings, kafka=kafka, connect=connect)
 
 
 def _services(settings: Settings, *, kafka: bool, connect: bool) -> Services:

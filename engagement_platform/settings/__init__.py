@@ -8,6 +8,7 @@ on one machine. `docs/settings.md` is generated from these classes. Nothing here
 from __future__ import annotations
 
 import difflib
+import fcntl
 import os
 import tomllib
 from collections.abc import Iterable
@@ -56,7 +57,7 @@ from engagement_platform.settings.services import (
 from engagement_platform.settings.tables import HealthSettings, LayoutScheme, LayoutSettings, MaintenanceSettings
 
 __all__ = [
-    "ENV_PREFIX", "AlertingSettings", "ApplyStrategy", "BatchSettings", "ConsumerSettings", "DagsterSettings",
+    "BROKER_RECORD", "ENV_PREFIX", "AlertingSettings", "ApplyStrategy", "BatchSettings", "ConsumerSettings", "DagsterSettings",
     "DecodingSettings", "DrainSettings", "EmbeddedSettings", "GamesSettings", "HealthSettings", "IngestServerSettings",
     "KafkaSettings", "LayoutScheme", "LayoutSettings", "LiveOpsSettings", "MaintenanceSettings", "MergeOnReadSettings",
     "MessageField", "MutationSettings", "PageViewsSettings", "PiiSettings", "PipelinesSettings", "QualitySettings",
@@ -66,6 +67,8 @@ __all__ = [
 
 ENV_PREFIX = "ENGAGEMENT_PLATFORM_"
 _CONFIG = f"{ENV_PREFIX}CONFIG"
+BROKER_RECORD = "broker.address"
+"""File in the home folder with the address of the embedded broker; true while `embedded.lock` is held."""
 
 
 def _data_home() -> Path:
@@ -143,6 +146,13 @@ class Settings(BaseSettings):
             )
         return home
 
+    @field_validator("kafka")
+    @classmethod
+    def _with_embedded_broker(cls, kafka: KafkaSettings, info: ValidationInfo) -> KafkaSettings:
+        if kafka.bootstrap_servers is not None or "home" not in info.data:
+            return kafka
+        return kafka.model_copy(update={"bootstrap_servers": _embedded_broker(info.data["home"].expanduser())})
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -165,6 +175,19 @@ class Settings(BaseSettings):
         except tomllib.TOMLDecodeError as error:
             raise SettingsError(f"{file}: {error}") from None
         return init_settings, env_settings, toml
+
+
+def _embedded_broker(home: Path) -> str | None:
+    """The address that the services on this home have recorded; None once nothing holds the home's lock any more."""
+    try:
+        with (home / "embedded.lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        record = home / BROKER_RECORD
+        return record.read_text() if record.is_file() else None
+    except OSError:
+        pass
+    return None
 
 
 def refusal(error: ValueError) -> str | None:

@@ -12,8 +12,9 @@ from engagement_platform.settings.section import Section
 
 
 class KafkaSettings(Section):
-    bootstrap_servers: str = "127.0.0.1:19092"
-    """Brokers, host:port, comma separated. The default is the embedded one."""
+    bootstrap_servers: str | None = None
+    """Brokers, host:port, comma separated. Not set: the embedded one, while `engagement-platform up` or `services` runs
+    it on this home; otherwise none."""
     engagements_topic: str = "engagements"
     """Topic of engagement events."""
     mutation_requests_topic: str = "mutation-requests"

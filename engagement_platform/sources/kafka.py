@@ -35,7 +35,7 @@ from engagement_platform.sources.kafka_errors import (
     TopicMissing,
     TopicRecreated,
 )
-from engagement_platform.sources.kafka_options import client_options, spark_options, without_secrets
+from engagement_platform.sources.kafka_options import client_options, servers, spark_options, without_secrets
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._topic import TopicDescription
@@ -137,7 +137,7 @@ class KafkaSource:
         for name, of in ((_CLUSTER_ID, "cluster"), (_TOPIC_ID, "topic")):
             was = pinned.get(name)
             if was is not None and was != now.get(name, was):
-                found = f"is of the {of} with id {was}, and {self.settings.bootstrap_servers} has the {of} {now[name]}"
+                found = f"is of the {of} with id {was}, and {servers(self.settings)} has the {of} {now[name]}"
                 raise TopicRecreated(self.topic, found)
         return now
 
@@ -253,7 +253,7 @@ class KafkaSource:
             topic: TopicDescription = described[self.topic].result()
         except KafkaException as failed:
             if _error(failed).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise TopicMissing(self.settings.bootstrap_servers, self.topic) from None
+                raise TopicMissing(servers(self.settings), self.topic) from None
             raise
         return topic
 
@@ -284,9 +284,9 @@ class KafkaSource:
         cause = self._complaint if error.code() in _UNREACHABLE and self._complaint else error
         reason = without_secrets(cause.str(), self.settings)
         if cause.code() in _UNREACHABLE:
-            return BrokerUnavailable(self.settings.bootstrap_servers, self.settings.timeout.total_seconds(), reason)
-        servers = self.settings.bootstrap_servers
-        return KafkaRefused(f"the broker at {servers} did not describe topic {self.topic}, {cause.name()} ({reason})")
+            return BrokerUnavailable(servers(self.settings), self.settings.timeout.total_seconds(), reason)
+        where = servers(self.settings)
+        return KafkaRefused(f"the broker at {where} did not describe topic {self.topic}, {cause.name()} ({reason})")
 
     def _begin(self, start: Offsets | None, kept: Mapping[int, _Kept]) -> dict[int, int]:
         """Where to go on in every partition of today, after a look whether everything since `start` is still there."""
@@ -357,7 +357,7 @@ class KafkaSource:
                     raise self._named(error)
             if not came and len(finished) < len(begin):
                 raise BrokerUnavailable(
-                    self.settings.bootstrap_servers, self.settings.timeout.total_seconds(), "no record came"
+                    servers(self.settings), self.settings.timeout.total_seconds(), "no record came"
                 )
         finally:
             consumer.close()

@@ -19,6 +19,17 @@ class BrokerUnavailable(PlatformError):
         )
 
 
+class BrokerUnknown(BrokerUnavailable):
+    """No address is set, and no broker runs on this home."""
+
+    def __init__(self) -> None:
+        PlatformError.__init__(
+            self,
+            "There is no Kafka broker to ask: none runs on this home. Nothing was read or written. Start `engagement-"
+            f"platform up` or `engagement-platform services` on it, or set {_SERVERS_SETTING}.",
+        )
+
+
 class KafkaRefused(PlatformError):
     """A client does not take an option, or a broker refused a request to these credentials."""
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engagement_platform.sources.kafka_errors import KafkaRefused
+from engagement_platform.sources.kafka_errors import BrokerUnknown, KafkaRefused
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -41,13 +41,20 @@ _CERTIFICATES = ("ssl.ca.pem", "ssl.certificate.", "ssl.key.", "ssl.keystore.")
 _PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 
 
+def servers(settings: KafkaSettings) -> str:
+    """The brokers' addresses. Raises BrokerUnknown where none is set and none runs on this home."""
+    if settings.bootstrap_servers is None:
+        raise BrokerUnknown
+    return settings.bootstrap_servers
+
+
 def client_options(settings: KafkaSettings) -> dict[str, str | int | float | bool]:
     """Options of confluent-kafka: the brokers, and `security` unchanged. Holds secrets."""
     return {
         # librdkafka writes to stderr by itself otherwise; what matters comes back as errors.
         "log_level": 0,
         **{name: secret.get_secret_value() for name, secret in settings.security.items()},
-        "bootstrap.servers": settings.bootstrap_servers,
+        "bootstrap.servers": servers(settings),
     }
 
 
@@ -66,7 +73,7 @@ def spark_options(settings: KafkaSettings) -> dict[str, str]:
         # (2 cores, Kafka 4.1.1).
         "kafka.fetch.max.wait.ms": "20",
         **spark_security_options(settings.security, settings.spark_options),
-        "kafka.bootstrap.servers": settings.bootstrap_servers,
+        "kafka.bootstrap.servers": servers(settings),
     }
 
 

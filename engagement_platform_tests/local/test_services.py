@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 
 from engagement_platform.local.game_traffic import GAMES
+from engagement_platform.local.home import locked_home
 from engagement_platform.local.ports import answers, free_ports
 from engagement_platform.local.services import all_services, missing_services, write_env_file
 from engagement_platform.local.up import simulated_rate
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.settings import Settings
+from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.sources.kafka_errors import BrokerUnknown
 from engagement_platform_tests.local.test_process import exists, wait_for
 
 
@@ -58,6 +61,29 @@ def test_a_broker_that_is_named_is_used_and_none_is_started(monkeypatch: pytest.
     assert (services.kafka, services.connect) == (False, True)
     assert services.variables["ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS"] == "kafka.example.org:9092"
     assert all_services(Settings()).kafka
+
+
+@pytest.mark.usefixtures("kafka_jars", "spark_jars")
+def test_the_embedded_broker_is_known_from_the_home_it_runs_on_and_only_while_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever listens on the port that it usually has."""
+    assert Settings().kafka.bootstrap_servers is None
+    with pytest.raises(BrokerUnknown, match=r"none runs on this home.*engagement-platform services.*BOOTSTRAP_SERVERS"):
+        KafkaSource("any", Settings().kafka).backlog(None)
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PORT", "29999")
+    with locked_home(Settings().home):
+        missing_services(Settings()).children()
+        assert Settings().kafka.bootstrap_servers == "127.0.0.1:29999"
+        services = missing_services(Settings())
+        assert (services.kafka, services.connect) == (True, True)
+        monkeypatch.setenv("ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS", "kafka.example.org:9092")
+        assert Settings().kafka.bootstrap_servers == "kafka.example.org:9092"
+        missing_services(Settings()).children()
+        monkeypatch.delenv("ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS")
+        assert Settings().kafka.bootstrap_servers is None, "these services run no broker"
+        missing_services(Settings()).children()
+    assert Settings().kafka.bootstrap_servers is None
 
 
 def test_a_spark_that_is_named_is_used_and_none_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

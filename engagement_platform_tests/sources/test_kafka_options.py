@@ -140,6 +140,7 @@ def test_spark_waits_as_long_as_the_settings_say_and_sees_committed_records_only
 
 def test_the_python_client_takes_the_names_as_they_stand() -> None:
     settings = KafkaSettings(
+        bootstrap_servers="a:1",
         security=secrets(
             security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p"
         )
@@ -151,6 +152,7 @@ def test_the_python_client_takes_the_names_as_they_stand() -> None:
 
 def test_secrets_are_struck_out_of_a_clients_own_words() -> None:
     settings = KafkaSettings(
+        bootstrap_servers="a:1",
         security=secrets(sasl_password="hunter2", security_protocol="SSL"),
         spark_options=secrets(kafka_sasl_jaas_config="line with hunter2"),
     )
