@@ -24,11 +24,13 @@ from engagement_platform.defs import (
     page_views,
     quarantine,
     restore,
+    retention,
     shared_drain,
     verification,
 )
 from engagement_platform.defs.entity import PROFILES
 from engagement_platform.defs.platform import bound_platform
+from engagement_platform.defs.specs import GROUP
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.settings import Settings
 
@@ -44,7 +46,7 @@ def defs() -> dg.Definitions:
     # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an
     # installed package has none.
     modules = (
-        *(maintenance, restore, erase, quarantine, layout, alerts, shared_drain),
+        *(maintenance, retention, restore, erase, quarantine, layout, alerts, shared_drain),
         *((engagement, mutation, checks, verification) if on.engagements else ()),
         *((games, live_ops) if on.games else ()),
         *((page_views,) if on.page_views and not declared.page_views else ()),
@@ -54,4 +56,22 @@ def defs() -> dg.Definitions:
         parts.append(PROFILES.definitions())
     if settings.defs_folder is not None:
         parts.append(folder_definitions(settings.defs_folder))
-    return dg.Definitions.merge(*parts, bound)
+    named = settings.dagster
+    overdue = dg.FreshnessPolicy.time_window(fail_window=named.overdue_after)
+
+    def completed(spec: dg.AssetSpec) -> dg.AssetSpec:
+        lands = "spark" in spec.kinds and spec.group_name in (GROUP, PROFILES.group)
+        spec = spec.replace_attributes(freshness_policy=overdue) if lands else spec
+        return spec.replace_attributes(owners=spec.owners or named.owners)
+
+    whole = dg.Definitions.merge(*parts, bound)
+    # Its own method for this is a preview and warns (Dagster 1.13).
+    return dg.Definitions(
+        assets=dg.map_asset_specs(completed, whole.assets or ()),  # type: ignore[arg-type]
+        asset_checks=whole.asset_checks,
+        jobs=whole.jobs,
+        schedules=whole.schedules,
+        sensors=whole.sensors,
+        resources=whole.resources,
+        executor=whole.executor,
+    )

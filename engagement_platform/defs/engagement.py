@@ -12,7 +12,13 @@ import dagster as dg
 from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.ingestion import Ingestion
 from engagement_platform.defs.sensors import backlog_sensor
-from engagement_platform.defs.specs import DATA_TABLE, engagement_specs, request_specs, topic_specs
+from engagement_platform.defs.specs import (
+    DATA_TABLE,
+    engagement_specs,
+    engagement_view_spec,
+    request_specs,
+    topic_specs,
+)
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 
@@ -77,7 +83,7 @@ REQUESTS = Ingestion(
 def definitions() -> dg.Definitions:
     """Assets, jobs and sensors of this module."""
     return dg.Definitions(
-        assets=[*topic_specs(), ENGAGEMENTS.assets, REQUESTS.assets],
+        assets=[*topic_specs(), ENGAGEMENTS.assets, REQUESTS.assets, engagement_view_spec()],
         jobs=[
             ENGAGEMENTS.asset_job("Drain new engagements (today's partition) or read days again (any other)."),
             REQUESTS.asset_job("Drain new mutation requests."),

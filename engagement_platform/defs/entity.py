@@ -243,5 +243,5 @@ def _profiles(settings: Settings) -> DeclaredEntity:
     return DeclaredEntity(settings.kafka.profile_changes_topic, profile(settings))
 
 
-PROFILES = EntityParts(PROFILE, PROFILE_CHANGES_TOPIC, _profiles)
+PROFILES = EntityParts(PROFILE, PROFILE_CHANGES_TOPIC, _profiles, PROFILE.name)
 """The entity that ships, under the policies of the settings."""

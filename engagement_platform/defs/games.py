@@ -22,9 +22,10 @@ from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.defs.materialization_events import callbacks_of, record_batches
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import backlog_sensor, check_on_demand, report_sensor
-from engagement_platform.defs.specs import OWNERS, key_of, table_spec
+from engagement_platform.defs.specs import SOURCES, column_schema, key_of, table_spec
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
+from engagement_platform.pii.vault import VAULT
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.job import ROWS_OF, TABLES
 from engagement_platform.pipelines.games.replay import folder_of
@@ -44,15 +45,14 @@ def objects_key(feed: Feed) -> dg.AssetKey:
     return dg.AssetKey(["s3", f"{feed.group}-events"])
 
 
-def objects_spec(feed: Feed, group: str) -> dg.AssetSpec:
-    """What everything comes from; filled by others. group: of the assets."""
+def objects_spec(feed: Feed) -> dg.AssetSpec:
+    """What everything comes from; filled by others."""
     bucket = f"`{feed.bucket}`" if feed.bucket else "`games.bucket`"
     queue = f"`{feed.queue_url}`" if feed.queue_url else "`games.queue_url`"
     return dg.AssetSpec(
         objects_key(feed),
         description=f"Objects of JSON lines in the bucket {bucket}, announced in the queue {queue}.",
-        group_name=group,
-        owners=list(OWNERS),
+        group_name=SOURCES,
         kinds={"s3"},
     )
 
@@ -171,7 +171,7 @@ def feed_definitions(feed: Feed, group: str) -> dg.Definitions:
     checks = {(objects_key(feed), FRESH): "No object waits in the queue for longer than `quality.freshness`."}
     drain = f"Drain new {feed.group} events (today's partition) or replay days of arrival (any other)."
     return dg.Definitions(
-        assets=[objects_spec(feed, group), landing.assets],
+        assets=[objects_spec(feed), landing.assets],
         asset_checks=[check_on_demand(watch, checks, fresh_now)],
         jobs=[landing.asset_job(drain), replay_job(feed, group)],
         sensors=sensors,
@@ -179,8 +179,15 @@ def feed_definitions(feed: Feed, group: str) -> dg.Definitions:
 
 
 def definitions() -> dg.Definitions:
-    """The feed that ships, of the types as they are declared now. Raises EventTypeRefused."""
-    return feed_definitions(shipped(Settings()), GAMES_GROUP)
+    """The feed that ships, of the types as they are declared now, and the vault. Raises EventTypeRefused."""
+    vault = dg.AssetSpec(
+        key_of(VAULT),
+        description=f"{VAULT.description} The ingest server fills it.",
+        group_name=GAMES_GROUP,
+        kinds={"deltalake"},
+        metadata={"dagster/column_schema": column_schema(VAULT)},
+    )
+    return dg.Definitions.merge(feed_definitions(shipped(Settings()), GAMES_GROUP), dg.Definitions(assets=[vault]))
 
 
 def declared_definitions(feed: Feed) -> dg.Definitions:

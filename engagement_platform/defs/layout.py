@@ -15,7 +15,7 @@ from engagement_platform.defs.evaluations import CheckResult, newest_results, re
 from engagement_platform.defs.layout_results import LAYOUT, VERSION, Examined, health_metadata, layout_result
 from engagement_platform.defs.platform import Platform, bound_platform
 from engagement_platform.defs.sensors import Answer, recent_runs, schedule, sensor, too_soon
-from engagement_platform.defs.specs import GROUP, OWNERS, engagement_specs, key_of, request_specs
+from engagement_platform.defs.specs import MAINTENANCE, engagement_specs, key_of, request_specs
 from engagement_platform.lake import log
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.delta_log import moved_on
@@ -138,11 +138,9 @@ def examined_version(last: CheckResult | None) -> int | None:
 
 
 # No dependencies on the tables: one that does not exist yet is fine, but Dagster would ask "Are you sure?" for it.
-# In the group of the tables: with two groups, the lineage shows both folded up (Dagster 1.13).
 @dg.asset(
     key=HEALTH,
-    group_name=GROUP,
-    owners=list(OWNERS),
+    group_name=MAINTENANCE,
     kinds={"deltalake"},
     description="Health of the file layout of all tables: figures over time, findings, and a report as one HTML page. "
     "Materializing it also evaluates the layout check of every table. Reads logs only and changes nothing.",

@@ -16,7 +16,7 @@ from engagement_platform.defs.batches import Metadata, rows_table
 from engagement_platform.defs.games import GAMES_GROUP
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.plot import picture
-from engagement_platform.defs.specs import OWNERS, key_of
+from engagement_platform.defs.specs import key_of
 from engagement_platform.pipelines.games.figures import KPIS, MINUTE
 from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
 from engagement_platform.pipelines.games.registry import Registry, registry
@@ -96,7 +96,6 @@ def live_ops_asset(types: Registry) -> dg.AssetsDefinition:
         key=LIVE_OPS,
         deps=[key_of(declared.table) for declared in types.values()],
         group_name=GAMES_GROUP,
-        owners=list(OWNERS),
         kinds={"python"},
         pool=LIVE_OPS_POOL,
         automation_condition=JUDGED,

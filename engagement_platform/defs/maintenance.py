@@ -17,7 +17,7 @@ from engagement_platform.defs.batches import Metadata, rows_table
 from engagement_platform.defs.materialization_events import Context
 from engagement_platform.defs.platform import Platform, open_spark
 from engagement_platform.defs.sensors import TRIED_AGAIN, Answer, schedule, sensor
-from engagement_platform.defs.specs import GROUP, OWNERS, column_schema, key_of
+from engagement_platform.defs.specs import MAINTENANCE, column_schema, key_of
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.layout.optimize import Asked, Callbacks, Done, Outcome
@@ -36,6 +36,9 @@ MAX_PARTITIONS = 100_000
 
 SHOWN = 50
 """Rows of a table in a run's page."""
+
+RETRIED = {"dagster/max_retries": "1"}
+"""Tag of jobs that are launched by the clock: a run that died is launched once more."""
 
 _REFUSED = re.compile(r"%|\.(?=\.\.)")
 
@@ -150,19 +153,19 @@ def vacuum(context: dg.OpExecutionContext, platform: Platform) -> None:
     context.add_output_metadata(vacuumed_metadata(done))
 
 
-@dg.job
+@dg.job(tags=RETRIED)
 def optimize_tables() -> None:
     """Merge small files and order them anew where tables changed since the last time. No row changes."""
     optimize_changed()
 
 
-@dg.job
+@dg.job(tags=RETRIED)
 def second_round() -> None:
     """Merge what the daily runs left, up to a larger size of files. No row changes."""
     merge_further()
 
 
-@dg.job
+@dg.job(tags=RETRIED)
 def vacuum_tables() -> None:
     """Delete files that tables no longer consist of and nothing may still read: older versions cannot be read then."""
     vacuum()
@@ -174,8 +177,7 @@ def vacuum_tables() -> None:
     backfill_policy=dg.BackfillPolicy.single_run(),
     pool=MAINTENANCE_POOL,
     retry_policy=TRIED_AGAIN,
-    group_name=GROUP,
-    owners=list(OWNERS),
+    group_name=MAINTENANCE,
     kinds={"deltalake"},
     description=f"{LAYOUT_HISTORY.description} Materialize a partition to optimize the tables of that organization.",
     metadata={"dagster/column_schema": column_schema(LAYOUT_HISTORY)},

@@ -15,14 +15,14 @@ from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.defs.platform import Platform, bound_platform
 from engagement_platform.defs.sensors import recent_runs, schedule, why_not
-from engagement_platform.defs.specs import column_schema, key_of, topic_key
+from engagement_platform.defs.specs import SOURCES, column_schema, key_of, topic_key
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.streaming import Drained
 from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, Hop, Lag, lag, read_up_to, run_hop
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
-GROUP = "view"
+GROUP = "page_views"
 JOB = "page_views"
 TOPIC = topic_key("page-views")
 EVERY = "*/5 * * * *"
@@ -102,7 +102,7 @@ def page_view_definitions(cron: str) -> dg.Definitions:
     topic = dg.AssetSpec(
         TOPIC,
         description="Kafka topic of page views; its name on the broker is the setting `page_views.topic`.",
-        group_name=GROUP,
+        group_name=SOURCES,
         kinds={"kafka"},
     )
     own = dg.Definitions(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
@@ -29,11 +29,26 @@ class Opened:
 
 
 class Platform(dg.ConfigurableResource[None]):
-    """Everything a run needs of the platform. Has no configuration of its own: that is `settings.py`."""
+    """Everything a run needs of the platform. A field that is not None wins over the setting of its name: by that, two
+    platforms have a place in one code location. `dg.EnvVar` is taken; everything else is `settings`."""
+
+    home: str | None = None
+    lake_uri: str | None = None
+    kafka_bootstrap_servers: str | None = None
+    spark_remote: str | None = None
+    stores_url: str | None = None
 
     def settings(self) -> Settings:
         """The settings as they are now, in this process."""
-        return Settings()
+        return Settings(
+            **_given(
+                home=self.home,
+                lake_uri=self.lake_uri,
+                kafka=_given(bootstrap_servers=self.kafka_bootstrap_servers),
+                spark=_given(remote=self.spark_remote),
+                stores=_given(url=self.stores_url),
+            ),
+        )
 
     @contextmanager
     def open(self, app_name: str) -> Iterator[Opened]:
@@ -47,6 +62,11 @@ class Platform(dg.ConfigurableResource[None]):
         stores = open_stores(settings)
         with open_spark(settings, app_name) as spark:
             yield Opened(settings, stores, spark)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Those that are set."""
+    return {name: value for name, value in values.items() if value}
 
 
 @cache

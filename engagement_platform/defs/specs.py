@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from engagement_platform.engine.model import RULES_VERSION
 from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.engagement import (
     ALIAS,
@@ -18,8 +19,7 @@ from engagement_platform.lake.engagement import (
 )
 from engagement_platform.pipelines.profiles.entity import Entity
 
-GROUP = "engagement"
-OWNERS = ("team:engagement-platform",)
+GROUP, SOURCES, MAINTENANCE = "engagement", "sources", "maintenance"
 
 # Days on which batches were ingested, not days of engagements: years-old engagements that arrive today belong to
 # today. So nothing is older than the platform, whose first version is of November 2026. `end_offset`: today counts.
@@ -54,10 +54,10 @@ def table_spec(table: Table, deps: Sequence[dg.AssetKey]) -> dg.AssetSpec:
         deps=deps,
         description=f"{table.description} {rows}",
         group_name=GROUP,
-        owners=list(OWNERS),
         kinds={"deltalake", "spark"},
         metadata={"dagster/column_schema": column_schema(table)},
         skippable=True,
+        code_version=str(RULES_VERSION),
     )
 
 
@@ -72,8 +72,7 @@ def topic_specs() -> list[dg.AssetSpec]:
         dg.AssetSpec(
             key,
             description=f"Kafka topic of {what}; its name on the broker is the setting `kafka.{setting}`.",
-            group_name=GROUP,
-            owners=list(OWNERS),
+            group_name=SOURCES,
             kinds={"kafka"},
         )
         for key, what, setting in (
@@ -90,7 +89,7 @@ def engagement_specs() -> list[dg.AssetSpec]:
         table_spec(QUARANTINE, [ENGAGEMENTS_TOPIC, MUTATION_REQUESTS_TOPIC, PROFILE_CHANGES_TOPIC]),
         table_spec(MAPPING, [ENGAGEMENTS_TOPIC]),
         table_spec(CHANGESET, [ENGAGEMENTS_TOPIC]),
-        table_spec(DATA_TABLE, [ENGAGEMENTS_TOPIC]),
+        table_spec(DATA_TABLE, [ENGAGEMENTS_TOPIC, key_of(MUTATION_REQUEST)]),
         table_spec(NOTIFICATION, [key_of(DATA_TABLE), key_of(MUTATION_REQUEST)]),
     ]
 
@@ -98,6 +97,18 @@ def engagement_specs() -> list[dg.AssetSpec]:
 def request_specs() -> list[dg.AssetSpec]:
     """The tables that a batch of mutation requests fills; that of the requests publishes it."""
     return [table_spec(table, [MUTATION_REQUESTS_TOPIC]) for table in (ALIAS, MUTATION_REQUEST)]
+
+
+def engagement_view_spec() -> dg.AssetSpec:
+    """Engagements as readers see them: no table, made anew by each reader."""
+    return dg.AssetSpec(
+        ["engagement", "current"],
+        deps=[key_of(DATA_TABLE), key_of(ALIAS), key_of(CHANGESET)],
+        description="Engagements under the identity their person has now: the Data Table with the requests and changes "
+        "that wait to be moved. Nothing is stored; read it with `engagement-platform read engagement/current`.",
+        group_name=GROUP,
+        kinds={"view"},
+    )
 
 
 def entity_view_spec(entity: Entity) -> dg.AssetSpec:
@@ -108,6 +119,5 @@ def entity_view_spec(entity: Entity) -> dg.AssetSpec:
         description=f"{entity.name.capitalize()}s as they are now: the base with the changes that wait. Nothing is "
         f"stored; read it with `engagement-platform read {entity.view}`.",
         group_name=GROUP,
-        owners=list(OWNERS),
         kinds={"view"},
     )

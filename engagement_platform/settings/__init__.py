@@ -57,8 +57,9 @@ from engagement_platform.settings.services import (
 from engagement_platform.settings.tables import HealthSettings, LayoutScheme, LayoutSettings, MaintenanceSettings
 
 __all__ = [
-    "BROKER_RECORD", "ENV_PREFIX", "AlertingSettings", "ApplyStrategy", "BatchSettings", "ConsumerSettings", "DagsterSettings",
-    "DecodingSettings", "DrainSettings", "EmbeddedSettings", "GamesSettings", "HealthSettings", "IngestServerSettings",
+    "BROKER_RECORD", "ENV_PREFIX", "AlertingSettings", "ApplyStrategy", "BatchSettings", "ConsumerSettings",
+    "DagsterSettings", "DecodingSettings", "DrainSettings", "EmbeddedSettings", "GamesSettings", "HealthSettings",
+    "IngestServerSettings",
     "KafkaSettings", "LayoutScheme", "LayoutSettings", "LiveOpsSettings", "MaintenanceSettings", "MergeOnReadSettings",
     "MessageField", "MutationSettings", "PageViewsSettings", "PiiSettings", "PipelinesSettings", "QualitySettings",
     "RematerializeMethod", "RematerializeSettings", "Section", "Settings", "SeverityName", "SparkSettings",

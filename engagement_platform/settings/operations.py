@@ -54,6 +54,11 @@ class ConsumerSettings(Section):
 
 
 class DagsterSettings(Section):
+    owners: list[str] = Field(default_factory=lambda: ["team:engagement-platform"])
+    """Owners of all assets, each an address or team:NAME."""
+    overdue_after: timedelta = Field(timedelta(days=1), gt=timedelta(0))
+    """A table of engagements or profiles that was not materialized for so long is overdue in the UI: Dagster's own
+    freshness policy. Whether messages wait is the check `fresh`."""
     automation: Literal["running", "stopped"] = "stopped"
     """State in which sensors and schedules are loaded, until they are switched in the UI. `engagement-platform up`
     sets `running`."""
@@ -62,5 +67,8 @@ class DagsterSettings(Section):
     the one run is cheaper, and `engagement-platform up` sets it; runs for each use several machines. Decides which
     sensors are loaded as running; jobs of both kinds can always be launched."""
     report_interval: timedelta = timedelta(minutes=5)
-    """How often a run that drains for long materializes its assets, with the sums of its batches. Open-source Dagster
-    removes no event, so a materialization for each batch would fill its database."""
+    """How often a run that drains for long materializes its assets, with the sums of its batches. A materialization for
+    each batch would fill Dagster's database."""
+    retention: timedelta = Field(timedelta(days=14), ge=timedelta(0))
+    """How long Dagster's database keeps runs that have ended, their events and the results of checks; the job
+    `remove_old_runs` removes the others every night. The newest of each asset and check stays."""

@@ -356,9 +356,7 @@ class KafkaSource:
                 elif error.code() not in _UNREACHABLE:
                     raise self._named(error)
             if not came and len(finished) < len(begin):
-                raise BrokerUnavailable(
-                    servers(self.settings), self.settings.timeout.total_seconds(), "no record came"
-                )
+                raise BrokerUnavailable(servers(self.settings), self.settings.timeout.total_seconds(), "no record came")
         finally:
             consumer.close()
 

@@ -48,7 +48,7 @@ PROFILE_CHECKS = {
 }
 
 GROUP_PAGE = "/locations/__repository__@engagement_platform/asset-groups/engagement/lineage"
-"""The graph of engagements and profiles; games have a group of their own."""
+"""The graph of engagements; what comes from elsewhere is named beside it."""
 
 GAMES_PAGE = "/locations/__repository__@engagement_platform/asset-groups/games/lineage"
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from engagement_platform.definitions import defs
+from engagement_platform.engine.model import RULES_VERSION
 from engagement_platform_tests.defs.test_browser import CHECKS
 
 SNAPSHOT = Path(__file__).with_name("definitions.txt")
@@ -76,6 +78,25 @@ def test_of_a_pipeline_that_is_off_nothing_is_in_dagster(monkeypatch: pytest.Mon
         assert fewer < named, off
         made, named = less, fewer
     assert not [name for name in named if name.startswith("ingest_")]
+
+
+def test_assets_have_the_owners_that_are_set_and_landed_tables_a_freshness_policy_and_a_code_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_DAGSTER__OWNERS", '["team:events"]')
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_DAGSTER__OVERDUE_AFTER", "PT6H")
+    graph = defs().get_repository_def().asset_graph
+    assert {owner for key in graph.get_all_asset_keys() for owner in graph.get(key).owners} == {"team:events"}
+    for name in ("data", "mutation_request", "notification"):
+        node = graph.get(dg.AssetKey(["engagement", name]))
+        assert node.freshness_policy == dg.FreshnessPolicy.time_window(fail_window=timedelta(hours=6))
+        assert node.code_version == str(RULES_VERSION)
+
+
+def test_assets_are_in_the_groups_that_say_what_they_are_for() -> None:
+    graph = defs().get_repository_def().asset_graph
+    groups = {graph.get(key).group_name for key in graph.get_all_asset_keys()}
+    assert groups == {"sources", "engagement", "profile", "games", "page_views", "maintenance"}
 
 
 def test_the_tests_in_the_browser_wait_for_every_check_of_the_data_table() -> None:

@@ -143,7 +143,7 @@ def test_the_python_client_takes_the_names_as_they_stand() -> None:
         bootstrap_servers="a:1",
         security=secrets(
             security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p"
-        )
+        ),
     )
     options = client_options(settings)
     assert options["sasl.password"] == "p"

@@ -1,0 +1,75 @@
+"""What Dagster's own database keeps: the job that removes old runs and events, which open-source Dagster never does.
+
+Ticks of sensors and schedules are not here: `dagster.yaml` says how long those are kept.
+"""
+
+# No `from __future__ import annotations` beside Dagster's decorators.
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import sqlalchemy as sa
+
+from engagement_platform.defs.maintenance import RETRIED
+from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.sensors import TRIED_AGAIN, schedule
+
+ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+
+# The newest event of a kind stays for each asset, and the newest result for each check: pages and alerts read those.
+_CHECK_RESULTS = sa.text("""
+DELETE FROM asset_check_executions WHERE evaluation_event_timestamp < :before
+AND id NOT IN (SELECT MAX(id) FROM asset_check_executions GROUP BY asset_key, check_name)""")
+_EVENTS_OF_NO_RUN = sa.text("""
+DELETE FROM event_logs WHERE run_id = '' AND timestamp < :before
+AND id NOT IN (SELECT MAX(id) FROM event_logs WHERE asset_key IS NOT NULL GROUP BY asset_key, dagster_event_type)""")
+_TAGS = sa.text("DELETE FROM asset_event_tags WHERE event_id NOT IN (SELECT id FROM event_logs)")
+
+
+def remove_before(instance: dg.DagsterInstance, before: datetime) -> dict[str, int]:
+    """Remove ended runs that were created before a time, with their events and logs, and older events of no run.
+
+    A run with the newest materialization of an asset stays. Returns how many runs, events of sensors and check results.
+    """
+    storage: Any = instance.event_log_storage
+    newest = instance.get_latest_materialization_events(list(instance.all_asset_keys()))
+    kept = {event.run_id for event in newest.values() if event}
+    old = instance.get_run_ids(dg.RunsFilter(statuses=list(ENDED), created_before=before))
+    removed = [run_id for run_id in old if run_id not in kept]
+    for run_id in removed:
+        instance.delete_run(run_id)
+        instance.compute_log_manager.delete_logs(prefix=[run_id])
+        # On SQLite each run has a file of its own, which deleting its events only empties.
+        if hasattr(storage, "path_for_shard"):
+            for suffix in ("", "-wal", "-shm"):
+                Path(storage.path_for_shard(run_id) + suffix).unlink(missing_ok=True)
+    values = {"before": before.astimezone(UTC).replace(tzinfo=None)}
+    # On SQLite events of no run are in a file of their own, and once more in the one that all queries read.
+    with storage.run_connection("") as connection:
+        connection.execute(_EVENTS_OF_NO_RUN, values)
+    with storage.index_connection() as connection:
+        results = connection.execute(_CHECK_RESULTS, values).rowcount
+        events = connection.execute(_EVENTS_OF_NO_RUN, values).rowcount
+        connection.execute(_TAGS)
+    return {"runs": len(removed), "events": events, "check_results": results}
+
+
+@dg.op(retry_policy=TRIED_AGAIN)
+def remove_old(context: dg.OpExecutionContext, platform: Platform) -> None:
+    """What is older than `dagster.retention`."""
+    before = datetime.now(UTC) - platform.settings().dagster.retention
+    context.add_output_metadata(dict(remove_before(context.instance, before)))
+
+
+@dg.job(tags=RETRIED)
+def remove_old_runs() -> None:
+    """Remove runs, events and check results of Dagster's that are older than `dagster.retention`. No table changes."""
+    remove_old()
+
+
+def definitions() -> dg.Definitions:
+    """The job and its schedule."""
+    nightly = schedule(remove_old_runs.name, "0 4 * * *", "Removes every night what is older than `dagster.retention`.")
+    return dg.Definitions(jobs=[remove_old_runs], schedules=[nightly])
