@@ -28,9 +28,9 @@ _STEP = re.compile(r"^```(sh|text|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 UP_S, STEP_S = 600, 600
 
 
-def put_files(folder: Path) -> list[str]:
-    """The files that the page shows, as it calls them."""
-    found = _FILE.findall(text(PAGE))
+def put_files(folder: Path, *, in_project: bool = False) -> list[str]:
+    """The files that the page shows, as it calls them. in_project: those of a project of Dagster's, and no others."""
+    found = [(name, content) for name, content in _FILE.findall(text(PAGE)) if name.startswith("src/") is in_project]
     for name, content in found:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content)
@@ -126,3 +126,40 @@ def test_the_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
             output = ran.stdout
             assert ran.returncode == 0, f"{body}\n{output}"
             assert_shown(shown, output)
+
+
+def test_a_project_of_dagsters_own_tools_mounts_the_platform_beside_its_assets(tmp_path: Path) -> None:
+    """Its files as `create-dagster project shop` makes them (1.13), and those that the page shows."""
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.dg]\ndirectory_type = "project"\n\n[tool.dg.project]\nroot_module = "shop"\n'
+    )
+    shown = put_files(tmp_path, in_project=True)
+    assert shown == ["src/shop/definitions.py", "src/shop/defs/days.py"]
+    for package in ("shop", "shop/defs"):
+        (tmp_path / "src" / package / "__init__.py").touch()
+    script = """
+import datetime, pyarrow
+from deltalake import write_deltalake
+from engagement_platform.settings import Settings
+days = [datetime.date(2025, 3, day) for day in (1, 1, 2)]
+write_deltalake(f"{Settings().lake}/engagement/data", pyarrow.table({"event_date": days}))
+import dagster as dg, shop.definitions
+made = shop.definitions.defs()
+graph = made.resolve_asset_graph()
+assert dg.AssetKey(["engagement", "data"]) in graph.get(dg.AssetKey("days")).parent_keys
+assert graph.get(dg.AssetKey(["engagement", "data"])).is_materializable
+assert "ingest_engagements" in {job.name for job in made.resolve_all_job_defs()}
+with dg.DagsterInstance.ephemeral() as instance:
+    done = made.resolve_implicit_global_asset_job_def().execute_in_process(
+        asset_selection=[dg.AssetKey("days")], instance=instance
+    )
+    [event] = done.asset_materializations_for_node("days")
+    print(event.metadata["days"].value)
+"""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    env |= {f"{ENV_PREFIX}HOME": str(tmp_path / "home"), "PYTHONPATH": f"{tmp_path / 'src'}:{ROOT}"}
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == "2\n"
