@@ -5,6 +5,7 @@ TESTS_PICTURES=1 writes its pictures to docs/images/, otherwise they go to the t
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import time
@@ -20,6 +21,7 @@ from engagement_platform.local.orchestrator import dagster_children, ui_address
 from engagement_platform.local.ports import free_ports
 from engagement_platform.local.process import Supervisor
 from engagement_platform.settings import ENV_PREFIX, Settings
+from engagement_platform_tests.alerting.receiver import Receiver
 from engagement_platform_tests.defs.browser import ask, needs_chromium, opened, picture
 from engagement_platform_tests.layout.seeded import SeededLake
 
@@ -49,7 +51,14 @@ def lake(tmp_path: Path) -> SeededLake:
 
 
 @pytest.fixture
-def ui(lake: SeededLake, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def webhook() -> Iterator[Receiver]:
+    """Where alerts arrive."""
+    with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def ui(lake: SeededLake, webhook: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Dagster as `up` starts it, without the services that nothing here needs: no broker, no Spark, no traffic."""
     ui_port, code_port, nobody = free_ports(3)
     variables = {
@@ -57,6 +66,7 @@ def ui(lake: SeededLake, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         "KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{nobody}",
         "KAFKA__TIMEOUT": "PT1S",
         "DAGSTER__AUTOMATION": "running",
+        "ALERTING__URLS": json.dumps([webhook.url]),
     }
     for name, value in variables.items():
         monkeypatch.setenv(f"{ENV_PREFIX}{name}", value)
@@ -104,7 +114,7 @@ def open_check(page: Any, result: str, *more: str) -> None:
 
 
 def test_small_files_are_flagged_the_daily_job_mends_them_and_the_check_turns_green(
-    lake: SeededLake, ui: str, tmp_path: Path
+    lake: SeededLake, ui: str, webhook: Receiver, tmp_path: Path
 ) -> None:
     rows = lake.rows()
     assert "small_files" in doctors_codes()
@@ -118,6 +128,21 @@ def test_small_files_are_flagged_the_daily_job_mends_them_and_the_check_turns_gr
             "Compact it: engagement-platform optimize engagement/data",
         )
         picture(page, "small-files", tmp_path)
+
+        page.goto(EMPTY)
+        wait_until(lambda: any("layout" in message["title"] for message in webhook.arrived), True, "an alert")
+        alert = next(message for message in webhook.arrived if "layout" in message["title"])
+        assert "organization_id=org-7" in alert["message"]
+        page.set_content(f"<pre style='white-space: pre-wrap'>{html.escape(json.dumps(alert, indent=2))}</pre>")
+        picture(page, "alert", tmp_path)
+        page.goto("/automation", wait_until="domcontentloaded")
+        for name in ("layout_after_writes", "send_alerts", "optimize_tables_schedule"):
+            page.get_by_text(name, exact=True).first.wait_for()
+        picture(page, "automation", tmp_path)
+        page.goto("/assets/profile/changeset", wait_until="domcontentloaded")
+        page.locator("button", has_text="Materialize").first.click()
+        page.get_by_text("Launch runs to materialize").first.wait_for()
+        picture(page, "backfill-dialog", tmp_path)
 
         page.goto(LAUNCHPAD, wait_until="domcontentloaded")
         page.get_by_text("At 01:00 AM UTC").wait_for()
