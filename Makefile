@@ -34,7 +34,7 @@ test-long: setup lint ## every test, the slow ones included
 	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not browser and not first_day"
 	@$(PYTEST) -m "browser or first_day"
 
-conformance: setup ## plant bugs in a copy of the product, one at a time; each has to fail the test that it names
+conformance: setup ## end and stop runs at every commit, plant bugs: every run ends as undisturbed, every bug is caught (hours)
 	@$(BIN)/python -m engagement_platform_tests.conformance $(ARGS)
 
 lint: setup ## ruff, mypy strict, import-linter; changes nothing

@@ -1,1 +1,1 @@
-"""`make conformance`: bugs that are planted, which tests have to catch."""
+"""`make conformance`: runs that are disturbed at every commit, and planted bugs that tests have to catch."""

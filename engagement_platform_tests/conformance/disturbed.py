@@ -1,0 +1,47 @@
+"""Runs a program and disturbs it once, at a crash point: python -m … POINT FAULT MODULE ARGUMENT…
+
+FAULT: `kill` ends the process with SIGKILL, `raise` raises in it, `stop` stops it with SIGSTOP until it gets SIGCONT;
+`none` prints the points that it passes, in a line each after `point: `.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+from contextlib import nullcontext
+
+from engagement_platform.lake.commit_lock import commit_lock
+from engagement_platform_tests.conformance.points import replace, watch
+
+PRINTED = "point: "
+
+
+class Crash(Exception):
+    """Ends a run in the middle."""
+
+
+def main(point: str, fault: str, module: str, *arguments: str) -> None:
+    """Does not return where the program ends otherwise than with status 0."""
+
+    def observe(passed: str) -> None:
+        if fault == "none":
+            print(f"{PRINTED}{passed}", file=sys.stderr, flush=True)
+        elif passed == point and fault == "raise":
+            raise Crash(point)
+        elif passed == point:
+            os.kill(os.getpid(), signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
+
+    if module == "engagement_platform.cli":
+        import engagement_platform.cli  # noqa: F401
+    watch(observe)
+    if fault == "stop":
+        # As on an object store, where writers of a table take no lock that a sleeper could keep.
+        replace(commit_lock, lambda *_: nullcontext())
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

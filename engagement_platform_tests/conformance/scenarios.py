@@ -1,0 +1,143 @@
+"""What the matrix disturbs: one command each, the lake that it finds, and how its work is finished after a fault."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from engagement_platform.lake.engagement import ALIAS
+from engagement_platform_tests.importing.stores import store
+from engagement_platform_tests.ingestion.oracle import as_bytes
+from engagement_platform_tests.ingestion.test_whole_path import Machine
+from engagement_platform_tests.layout.test_vacuum import own_retention
+from engagement_platform_tests.pipelines.mutations.histories import random_history
+from engagement_platform_tests.pipelines.profiles.histories import PROFILE, side_by_side
+
+CLI, PREFIX = "engagement_platform.cli", "ENGAGEMENT_PLATFORM_"
+INGEST, REQUESTS, APPLY, MOVE = (
+    "ingest-engagements",
+    "ingest-mutation-requests",
+    "apply-mutations",
+    "rematerialize-aliases",
+)
+PROFILES, MOVE_PROFILES = "ingest-profile-changes", "rematerialize-profile"
+HISTORIES = 4
+
+
+def job(name: str) -> tuple[str, ...]:
+    return CLI, "run", name, "--until-idle"
+
+
+def nothing(_machine: Machine) -> None:
+    """Finds what every scenario finds."""
+
+
+def after(*jobs: str) -> Callable[[Machine], None]:
+    def run(machine: Machine) -> None:
+        for name in jobs:
+            machine.cli(*job(name)[1:])
+
+    return run
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """program: module and arguments; `{folder}` in them is the machine's folder, `{aliases}` the version that the alias
+    table has in the lake that `fill` leaves. prepare: what is done to that lake before.
+
+    finish: programs that do the rest after a fault, one after the other until all is there; by default the same one.
+    """
+
+    name: str
+    program: Sequence[str]
+    prepare: Callable[[Machine], None] = lambda _machine: None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    finish: Sequence[Sequence[str]] = ()
+
+
+def fill(machine: Machine, seed: int) -> None:
+    """A lake with batches of every job, and on the topics as much again that nobody has read."""
+    organizations = [random_history(seed * HISTORIES + number) for number in range(HISTORIES)]
+    changes = side_by_side(seed, PROFILE, 10, 2)
+    for half in (0, 1):
+        messages = [message for one in organizations for message in _half(one, half)]
+        _produce(machine, "engagements", [as_bytes(each) for each in messages if "request_id" not in each])
+        _produce(machine, "mutation-requests", [as_bytes(each) for each in messages if "request_id" in each])
+        said = (json.dumps(each.message(PROFILE), default=lambda day: day.isoformat()) for each in changes[half])
+        _produce(machine, "profile-changes", [text.encode() for text in said])
+        if half == 0:
+            after(INGEST, REQUESTS, APPLY, PROFILES)(machine)
+
+
+def _half(history: list[dict[str, object]], half: int) -> list[dict[str, object]]:
+    middle = (len(history) + 1) // 2
+    return history[middle:] if half else history[:middle]
+
+
+def _produce(machine: Machine, topic: str, lines: Sequence[bytes]) -> None:
+    if lines:
+        file = machine.folder / "some.jsonl"
+        file.write_bytes(b"".join(line + b"\n" for line in lines))
+        machine.cli("produce", "--file", str(file), "--topic", machine.environment[TOPICS[topic]])
+
+
+TOPICS = {
+    topic: f"{PREFIX}KAFKA__{topic.replace('-', '_').upper()}_TOPIC"
+    for topic in ("engagements", "mutation-requests", "profile-changes")
+}
+
+
+def followed(machine: Machine) -> None:
+    """A replica that has everything until another batch lands."""
+    done = machine._python("-m", "examples.replica", "refresh", str(machine.folder / "replica.duckdb"))
+    assert done.returncode == 0, done.stderr
+    after(INGEST, REQUESTS, APPLY)(machine)
+
+
+def moved(machine: Machine) -> None:
+    """The base of profiles was written anew, and its former files may go at once."""
+    after(PROFILES, MOVE_PROFILES)(machine)
+    own_retention(PROFILE.base.uri(machine.lake), 0)
+
+
+def keyed(machine: Machine) -> None:
+    """The secrets by which ids are replaced are there; each home draws its own."""
+    machine.cli("erase", "--subject", "nobody", "--yes", "--out", str(machine.folder / "nobody.json"))
+
+
+def old_store(machine: Machine) -> None:
+    """Files of an old store, to be imported."""
+    store(machine.folder / "old")
+
+
+RESTORE = (CLI, "restore", ALIAS.name, "--to", "{aliases}", "--reason", "a bad batch", "--yes")
+ERASE = (CLI, "erase", "--subject", "p1", "--yes", "--out", "{folder}/receipt.json")
+REPLICA = ("examples.replica", "refresh", "{folder}/replica.duckdb")
+
+SCENARIOS = (
+    Scenario("ingest", job(INGEST)),
+    Scenario("requests", job(REQUESTS)),
+    Scenario("apply", job(APPLY), after(INGEST, REQUESTS)),
+    *(
+        Scenario(f"move by {way}", job(MOVE), after(INGEST, REQUESTS, APPLY), {f"{PREFIX}MUTATION__APPLY": way})
+        for way in ("merge", "deletion_vectors", "overwrite")
+    ),
+    Scenario("profiles", job(PROFILES)),
+    *(
+        Scenario(
+            f"move profiles by {way}", job(MOVE_PROFILES), after(PROFILES), {f"{PREFIX}REMATERIALIZE__METHOD": way}
+        )
+        for way in ("merge", "overwrite")
+    ),
+    Scenario("optimize", (CLI, "optimize"), after(INGEST, REQUESTS, APPLY, PROFILES)),
+    Scenario("vacuum", (CLI, "vacuum", PROFILE.base.name), moved, {f"{PREFIX}MAINTENANCE__ROLLBACK_WINDOW": "PT0S"}),
+    Scenario("restore", RESTORE, after(INGEST, REQUESTS, APPLY), finish=((CLI, "restore", "--finish"), RESTORE)),
+    Scenario("erase", ERASE, keyed),
+    Scenario(
+        "import",
+        (CLI, "import", "{folder}/old", "old/rows", "--yes"),
+        old_store,
+    ),
+    Scenario("consumer", REPLICA, followed),
+)
