@@ -104,12 +104,12 @@ def _guards(settings: Settings, as_json: bool) -> int:
         return 1 if wrong else 0
     colours = {"kept": "green", "broken": "bold red"}
     rows = [
-        (one.code, Text(one.state, colours.get(one.state, "dim")), one.seen, one.says, one.held_by, one.source)
-        for one in found
+        (rule.code, Text(state, colours.get(state, "dim")), seen, rule.says, rule.held_by, rule.source)
+        for rule, state, seen in found
     ]
     print_table(("rule", "state", "seen", "says", "held by", "source"), rows)
     for guard in wrong:
-        typer.echo(f"{guard.code} is broken: {guard.seen}. What to do: {guard.do}")
+        typer.echo(f"{guard.rule.code} is broken: {guard.seen}. What to do: {guard.rule.do}")
     return 1 if wrong else 0
 
 

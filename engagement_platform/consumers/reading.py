@@ -28,7 +28,7 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.pipelines.profiles import view as profiles
-from engagement_platform.pipelines.profiles.entity import Entity, profile
+from engagement_platform.pipelines.profiles.entity import PROFILE, Entity, profile
 from engagement_platform.pipelines.snapshot import CURRENT, DATA, current, current_names, snapshot
 from engagement_platform.settings import Settings
 
@@ -79,12 +79,8 @@ def table_names(settings: Settings) -> list[str]:
 
 def _declared(settings: Settings) -> set[str]:
     """Names of all tables that the platform or a declaration has."""
-    declared = declarations(settings)
-    tables = [*engagement_tables(settings.layout.scheme)]
-    tables += [table for entity in _entities(settings).values() for table in (entity.changeset, entity.base)]
-    tables += [table for stream in declared.streams for table in (stream.table, stream.quarantine)]
-    tables += [table for feed in declared.feeds for table in feed.tables]
-    return {table.name for table in tables}
+    shipped = (*engagement_tables(settings.layout.scheme), PROFILE.changeset, PROFILE.base)
+    return {table.name for table in (*shipped, *declarations(settings).written)}
 
 
 def _entities(settings: Settings) -> dict[str, Entity]:

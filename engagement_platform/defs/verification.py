@@ -121,8 +121,8 @@ def guards_kept(settings: Settings, stores: Stores) -> dg.AssetCheckResult:
         found = guards(settings, stores)
     except PlatformError as error:
         return cannot_tell(DATA, GUARDS_KEPT, error)
-    wrong = [f"{guard.says} But: {guard.seen}. {guard.do}" for guard in broken(found)]
-    rows = [{"rule": guard.code, "state": guard.state, "seen": guard.seen} for guard in found]
+    wrong = [f"{guard.rule.says} But: {guard.seen}. {guard.rule.do}" for guard in broken(found)]
+    rows = [{"rule": guard.rule.code, "state": guard.state, "seen": guard.seen} for guard in found]
     return dg.AssetCheckResult(
         passed=not wrong,
         asset_key=DATA,

@@ -21,9 +21,8 @@ from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import is_erasure_of_players
 from engagement_platform.lake.repartition import is_relay
+from engagement_platform.layout.delta_log import REWRITES
 from engagement_platform.settings import Settings
-
-REWRITES = frozenset({"OPTIMIZE", "REORG"})
 
 REPORTED_FOR = timedelta(days=1)
 """So long a foreign commit is reported, however many commits follow it (a guess: an operator looks once a day)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -13,16 +12,17 @@ from engagement_platform.consumers.reader import TooFarBehind, lake_root
 from engagement_platform.engine.cursors import CheckpointRefused, CursorStore, StreamCheckpoints
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import LeaseUnavailable
-from engagement_platform.guards.foreign_commits import REWRITES, Foreign, foreign_commits
+from engagement_platform.guards.foreign_commits import Foreign, foreign_commits
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Found, Mode, NotAStreamSource, Table
 from engagement_platform.lake.engagement import engagement_tables
 from engagement_platform.lake.streaming import finished_batch
 from engagement_platform.layout import files
+from engagement_platform.layout.delta_log import REWRITES
 from engagement_platform.layout.vacuum import RetentionTooShort
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import shipped
-from engagement_platform.pipelines.profiles.entity import PROFILE, Entity
+from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.snapshot import WATERMARK
 from engagement_platform.settings import Settings
 
@@ -48,21 +48,18 @@ class Rule(NamedTuple):
     look: Callable[[Looked], Seen]
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """A rule and its state."""
 
-    code: str
-    says: str
-    source: str
-    held_by: str
-    do: str
+    rule: Rule
     state: State
     seen: str
 
     def as_json(self) -> dict[str, object]:
         """All of it by name."""
-        return asdict(self)
+        rule = self.rule._asdict()
+        del rule["look"]
+        return {**rule, "state": self.state, "seen": self.seen}
 
 
 class Looked:
@@ -82,7 +79,8 @@ class Looked:
     def foreign(self) -> list[Foreign]:
         """Commits of others in them."""
         # A base is written under its watermark, not under the id of the job that moves changes.
-        watermarks = [WATERMARK, *(entity.watermark for entity in entities_of_jobs(self.settings))]
+        entities = (PROFILE, *(one.entity for one in declarations(self.settings).entities))
+        watermarks = [WATERMARK, *(entity.watermark for entity in entities)]
         return foreign_commits(self.settings, self.stores, list(self.found), watermarks)
 
     @property
@@ -97,24 +95,14 @@ def tables_of_jobs(settings: Settings) -> tuple[Table, ...]:
     Not those of page views, whose commits are Spark's own, nor imported ones, which are their users'.
     Raises EventTypeRefused, DeclarationRefused.
     """
-    declared = declarations(settings)
-    return (
-        *engagement_tables(settings.layout.scheme),
-        *(table for entity in entities_of_jobs(settings) for table in (entity.changeset, entity.base)),
-        *(table for feed in (shipped(settings), *declared.feeds) for table in feed.tables),
-        *(table for stream in declared.streams for table in (stream.table, stream.quarantine)),
-    )  # fmt: skip
-
-
-def entities_of_jobs(settings: Settings) -> tuple[Entity, ...]:
-    """The entity that ships and those that are declared. Raises DeclarationRefused."""
-    return (PROFILE, *(one.entity for one in declarations(settings).entities))
+    ours = (*engagement_tables(settings.layout.scheme), PROFILE.changeset, PROFILE.base, *shipped(settings).tables)
+    return (*ours, *declarations(settings).written)
 
 
 def guards(settings: Settings, stores: Stores) -> list[Guard]:
     """Every rule and its state. Reads logs and stores, no data. Raises what these raise."""
     looked = Looked(settings, stores)
-    return [Guard(*rule[:-1], *rule.look(looked)) for rule in RULES]
+    return [Guard(rule, *rule.look(looked)) for rule in RULES]
 
 
 def broken(found: Sequence[Guard]) -> list[Guard]:

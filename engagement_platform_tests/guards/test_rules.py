@@ -44,7 +44,7 @@ def looked(lake: PlainLake) -> list[Guard]:
 
 
 def codes(lake: PlainLake) -> list[str]:
-    return [guard.code for guard in broken(looked(lake))]
+    return [guard.rule.code for guard in broken(looked(lake))]
 
 
 def change(lake: PlainLake, table: Table, **properties: str) -> None:
@@ -107,13 +107,13 @@ def test_a_checkpoint_folder_that_is_older_than_its_stream_is_found(lake: PlainL
     assert codes(lake) == []
     (folder / "commits" / "3").rename(folder / "commits" / "2")
     [found] = broken(looked(lake))
-    assert found.code == "own_checkpoint"
+    assert found.rule.code == "own_checkpoint"
     assert "of scores is older than batch 3, its last one" in found.seen
 
 
 def test_what_our_jobs_do_keeps_every_rule(lake: PlainLake) -> None:
     assert codes(lake) == []
-    assert {guard.code for guard in looked(lake) if guard.state == "kept"} == set(BREAKS) - {"own_checkpoint"}
+    assert {guard.rule.code for guard in looked(lake) if guard.state == "kept"} == set(BREAKS) - {"own_checkpoint"}
 
 
 def test_a_lake_without_tables_breaks_no_rule(tmp_path: Path) -> None:
@@ -127,11 +127,11 @@ def test_a_lake_without_tables_breaks_no_rule(tmp_path: Path) -> None:
 def test_who_breaks_a_rule_is_found_and_named(lake: PlainLake, code: str) -> None:
     do, expected, seen = BREAKS[code]
     do(lake)
-    wrong = {guard.code: guard for guard in broken(looked(lake))}
+    wrong = {guard.rule.code: guard for guard in broken(looked(lake))}
     assert list(wrong) == expected
     assert seen in wrong[code].seen
-    assert wrong[code].source
-    assert wrong[code].do
+    assert wrong[code].rule.source
+    assert wrong[code].rule.do
 
 
 @pytest.mark.parametrize("name", ["profile/changeset", "profile/materialized", "game/login", "shop/click"])
@@ -143,11 +143,11 @@ def test_a_commit_of_somebody_else_is_found_in_every_table_that_our_jobs_write(
     settings = lake.settings.model_copy(update={"defs_folder": tmp_path / "defs"})
     (table,) = [one for one in tables_of_jobs(settings) if one.name == name]
     plant.create(table.uri(settings.lake), table)
-    assert "known_writer" not in [guard.code for guard in broken(guards(settings, lake.stores))]
+    assert "known_writer" not in [guard.rule.code for guard in broken(guards(settings, lake.stores))]
     place = {name: 1 if name == "batch_id" else date(2026, 11, 22) for name in table.partitioned_by}
     rows = pa.Table.from_pylist([place], schema_of(table))
     write_deltalake(table.uri(settings.lake), rows, mode="append")
-    found = {guard.code: guard for guard in broken(guards(settings, lake.stores))}
+    found = {guard.rule.code: guard for guard in broken(guards(settings, lake.stores))}
     assert f"{name} version 1: WRITE by delta-rs" in found["known_writer"].seen
 
 

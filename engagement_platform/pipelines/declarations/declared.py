@@ -14,6 +14,7 @@ import yaml
 from pydantic import ValidationError
 
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.declarations.kinds import (
     Declaration,
     KafkaTableDeclaration,
@@ -71,14 +72,18 @@ class Declarations:
     """Whether the platform's page views run by a clock of the declaration."""
 
     @property
-    def tables(self) -> tuple[str, ...]:
-        """Names of all tables that are examined because they are declared; views are none, nor are page views."""
-        ours = (
+    def written(self) -> tuple[Table, ...]:
+        """Tables that jobs of ours write."""
+        return (
             *(table for stream in self.streams for table in (stream.table, stream.quarantine)),
             *(table for declared in self.entities for table in (declared.entity.changeset, declared.entity.base)),
             *(table for feed in self.feeds for table in feed.tables),
         )
-        return (*(table.name for table in ours), *self.maintained)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of all tables that are examined because they are declared; views are none, nor are page views."""
+        return (*(table.name for table in self.written), *self.maintained)
 
     @property
     def topics(self) -> tuple[str, ...]:
