@@ -86,7 +86,7 @@ bench-doctor: setup ## seconds that `doctor PATH --json` takes on a table of ten
 bench-freshness: setup ## from produced to visible in the view, at four rates of profile changes; p50, p95, a plot
 	@$(BIN)/python -m benchmarks.freshness $(ARGS)
 
-bench-s3-sqs: setup ## objects/s that the s3-sqs source and the thirty tables drain, beside moto's own; created to readable
+bench-s3-sqs: setup ## objects/s of the s3-sqs source and the thirty tables, beside moto's and Spark's own; created to readable
 	@$(BIN)/python -m benchmarks.s3_sqs $(ARGS)
 
 bench-ingest-server: setup ## events/s that the ingest server takes, and how long answers take, at full speed and half of it

@@ -52,7 +52,7 @@ from benchmarks.mutation_ways import (
     rewritten,
 )
 from engagement_platform.lake import log
-from engagement_platform.lake.jars import resolve_jars
+from engagement_platform.lake.jars import spark_jars
 from engagement_platform.lake.session import build_classic, classic_conf, session_conf
 from engagement_platform.settings import Settings, SparkSettings
 
@@ -158,11 +158,11 @@ def main() -> None:
 
 
 @contextmanager
-def spark_session(folder: Path) -> Iterator[SparkSession]:
-    """The session that all ways share; each sets it up anew."""
+def spark_session(folder: Path, source: str = "") -> Iterator[SparkSession]:
+    """The session that all ways share; each sets it up anew. source: URI of what is read beside the tables."""
     conf = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
     settings = Settings(home=folder, spark=SparkSettings(driver_memory="3g", conf=conf))
-    spark = build_classic(classic_conf(settings, resolve_jars("spark", settings.spark.jar_cache)), "bench-mutation")
+    spark = build_classic(classic_conf(settings, spark_jars(settings, source), source), "bench-mutation")
     try:
         yield spark
     finally:

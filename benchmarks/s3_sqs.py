@@ -5,11 +5,12 @@ queue; each phase has a bucket and a queue of its own.
 Drained: objects wait in the queue. `client` takes them with boto3 alone, on --threads connections: what moto, which
 runs on the same cores, can hand out. With each message it looks at all that wait, so that a long queue is slow whoever
 asks; hence two cases: --single objects in a message each, as S3 announces them, and --objects in messages of --records.
-`source` is a stream `s3-sqs` with Trigger.AvailableNow into one Delta table, `tables` the job that fills the thirty
-tables of game events. Each checks that every line has arrived.
-Fresh: objects come at each of --rates for --seconds, while `source` runs without a pause between batches, or `tables`
-runs again and again on an open session. Measured, for each object, are the seconds from the answer to its PUT to the
-entry of the Delta log that shows the last of its rows.
+`source` is a stream `s3-sqs` with Trigger.AvailableNow into one Delta table, `files` the same with Spark's own source
+of files, which lists the bucket and needs no queue, and `tables` the job that fills the thirty tables of game events.
+Each checks that every line has arrived.
+Fresh: objects come at each of --rates for --seconds, while `source` or `files` runs without a pause between batches,
+or `tables` runs again and again on an open session. Measured, for each object, are the seconds from the answer to its
+PUT to the entry of the Delta log that shows the last of its rows.
 Prints objects/s, p50, p95 and most; writes s3_sqs_drained.csv, s3_sqs_fresh.csv and s3_sqs.md; --page puts the last
 one into a page. An interrupted run is resumed by the same command, a phase from its beginning. Compare within one run,
 never across machines. --quick: 200 objects, one round, ten seconds.
@@ -38,7 +39,8 @@ from uuid import uuid4
 
 import numpy as np
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from rich.table import Table as RichTable
 
@@ -63,13 +65,17 @@ from engagement_platform.sources.s3_sqs import S3SqsDataSource
 TARGET_RATE, TARGET_S = 100.0, 60.0
 """Objects drained a second, and p95 from created to readable."""
 
-WAYS = ("client", "source", "tables")
-STREAMS = ("source", "tables")
+WAYS = ("client", "source", "files", "tables")
+STREAMS = ("source", "files", "tables")
+AIMED = ("source", "tables")
+"""Ways of this project."""
 SCHEMA = "event_id string, event_type string, game_id string, player_id string, event_ts string, _file string"
 AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 NAME, COMMAND = "s3_sqs", "make bench-s3-sqs ARGS=--page=docs/s3_sqs.md"
 DRAINED = ("objects_a_second", "seconds")
 FRESH = ("p50_s", "p95_s", "most_s", "objects")
+Stream = tuple[Path, DataStreamWriter]
+"""A folder of its own, and what writes into `table` there once it is started."""
 _SENDERS = 8
 _PAUSE_S = 0.2
 
@@ -153,8 +159,11 @@ class Bench:
         bucket = self.bucket(records)
         bucket.fill(objects)
         run: Callable[[Bucket], Callable[[], int]] = {
-            "client": self._by_client, "source": self._by_source, "tables": self._by_tables
-        }[way]  # fmt: skip
+            "client": self._by_client,
+            "source": lambda of: self._by_stream(self._source(of)),
+            "files": lambda of: self._by_stream(self._files(of)),
+            "tables": self._by_tables,
+        }[way]
         count = run(bucket)
         began = time.monotonic()
         lines = count()
@@ -168,18 +177,19 @@ class Bench:
         objects = max(1, round(rate * seconds))
         sender = threading.Thread(target=bucket.fill, args=(objects, rate), daemon=True)
         ends = time.monotonic() + seconds + self.options.patience
-        if way == "source":
-            seen = _readable([self._follow_with_source(bucket, sender, ends)], "_file")
-        else:
+        if way == "tables":
             seen = _readable(self._follow_with_tables(bucket, sender, ends), "source_object")
+        else:
+            stream = self._source(bucket) if way == "source" else self._files(bucket)
+            seen = _readable([self._follow_with_stream(stream, bucket, sender, ends)], "_file")
         missing = bucket.created.keys() - seen
         # An object whose lines are all repetitions has no row; with more than one line there is none.
         assert not missing, f"{len(missing):,} of {objects:,} objects have not become readable"
         return [seen[key] - at for key, at in bucket.created.items()]
 
-    def _follow_with_source(self, bucket: Bucket, sender: threading.Thread, ends: float) -> str:
+    def _follow_with_stream(self, stream: Stream, bucket: Bucket, sender: threading.Thread, ends: float) -> str:
         """Let the sender put objects while a stream runs, until it has all or time ends; the table of their lines."""
-        home, writer = self._stream(bucket)
+        home, writer = stream
         uri = str(home / "table")
         query = writer.start(uri)
         sender.start()
@@ -227,21 +237,30 @@ class Bench:
 
         return count
 
-    def _stream(self, bucket: Bucket) -> tuple[Path, DataStreamWriter]:
-        home = self.folder / bucket.name
+    def _source(self, bucket: Bucket) -> Stream:
         options = {
             "queueUrl": bucket.queue,
             "endpoint": self.aws.endpoint,
             "region": REGION,
             "deadLetterQueueUrl": bucket.dead,
-            "stateLocation": str(home / "state"),
+            "stateLocation": str(self.folder / bucket.name / "state"),
             "badRecords": "column",
         }
         rows = self.spark.readStream.format("s3-sqs").options(**options).schema(f"{SCHEMA}, _corrupt_record string")
-        return home, rows.load().writeStream.format("delta").option("checkpointLocation", str(home / "checkpoint"))
+        return self._stream(bucket, rows.load())
 
-    def _by_source(self, bucket: Bucket) -> Callable[[], int]:
-        home, writer = self._stream(bucket)
+    def _files(self, bucket: Bucket) -> Stream:
+        """As many files in a batch as `s3-sqs` takes by default."""
+        reader = self.spark.readStream.schema(SCHEMA.removesuffix(", _file string"))
+        rows = reader.options(recursiveFileLookup="true", maxFilesPerTrigger="1000").json(f"s3a://{bucket.name}/")
+        return self._stream(bucket, rows.withColumn("_file", F.col("_metadata.file_path")))
+
+    def _stream(self, bucket: Bucket, rows: DataFrame) -> Stream:
+        home = self.folder / bucket.name
+        return home, rows.writeStream.format("delta").option("checkpointLocation", str(home / "checkpoint"))
+
+    def _by_stream(self, stream: Stream) -> Callable[[], int]:
+        home, writer = stream
 
         def count() -> int:
             writer.trigger(availableNow=True).start(str(home / "table")).awaitTermination()
@@ -311,7 +330,7 @@ def measure(options: argparse.Namespace, drained: Cells, fresh: Cells) -> None:
     total = len(wanted) + len(phases)
     progress = Progress(total, total - len(rounds) - len(streams))
     try:
-        with moto(scratch) as aws, spark_session(scratch) as spark:
+        with moto(scratch) as aws, spark_session(scratch, "s3a://") as spark:
             spark.dataSource.register(S3SqsDataSource)
             bench = Bench(spark, aws, scratch, options)
             console.print("Warm-up, not counted", style="dim")
@@ -362,7 +381,7 @@ def targets(drained: Cells, fresh: Cells) -> list[str]:
     """What was aimed at, and what was found."""
     said = []
     most = max(int(cell.key[2]) for cell in drained)
-    for way in STREAMS:
+    for way in AIMED:
         rate, p95 = _median(drained, way, most), max(fresh.figures("p95_s", way=way))
         held = f"target {TARGET_RATE:g}: {_met(rate >= TARGET_RATE)}"
         said += [
@@ -389,7 +408,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--lines", type=int, default=20, help="events in an object (default 20)")
     parser.add_argument("--rounds", type=int, default=3, help="of each way (default 3)")
     parser.add_argument("--threads", type=int, default=8, help="connections of the client alone (default 8)")
-    rates = [2.0, 10.0]
+    rates = [2.0, 20.0]
     parser.add_argument("--rates", type=float, nargs="+", default=rates, help=f"objects a second (default {rates})")
     parser.add_argument("--seconds", type=float, default=90.0, help="for which they come (default 90)")
     parser.add_argument("--patience", type=float, default=120.0, help="seconds to wait after the last (default 120)")

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
+from botocore.exceptions import BotoCoreError, ClientError, FlexibleChecksumError, ParamValidationError
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.sources.s3_events import Refusal, S3File
@@ -48,7 +48,15 @@ _GONE = {
 }
 
 
-_DENIED = frozenset({"AccessDenied", "AllAccessDisabled", "403"})
+_NOT_THE_OBJECT = frozenset(
+    {
+        *("ExpiredToken", "InvalidAccessKeyId", "InvalidSecurity", "InvalidToken", "NotSignedUp", "RequestExpired"),
+        *("RequestTimeTooSkewed", "SignatureDoesNotMatch", "TokenRefreshRequired", "UnrecognizedClientException"),
+        *("RequestLimitExceeded", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"),
+        *("408", "429"),
+    }
+)
+"""Refusals that are about the caller, its credentials or clock, whatever it asks for."""
 _NO_OBJECT = "engagement-platform/no-such-object"
 
 
@@ -105,8 +113,8 @@ class Objects:
             code = failed.response.get("Error", {}).get("Code", "")
             if (refusal := _GONE.get(code)) is not None:
                 raise Gone(refusal) from None
-            if code in _DENIED and self._is_denied_alone(file):
-                raise Unreadable("these credentials may not read the object") from None
+            if _is_about_what_was_asked(failed) and self._is_refused_alone(file):
+                raise Unreadable(f"S3 refuses the object: {reason_of(failed)}") from None
             raise ObjectNotReadable(file.url, reason_of(failed)) from failed
         except ParamValidationError:
             raise Gone(Refusal("bad_name", "S3 cannot have an object of this name.")) from None
@@ -114,7 +122,7 @@ class Objects:
             raise ObjectNotReadable(file.url, reason_of(failed)) from failed
         return cast(BinaryIO, _Body(answer["Body"], file))
 
-    def _is_denied_alone(self, file: S3File) -> bool:
+    def _is_refused_alone(self, file: S3File) -> bool:
         """Whether a refusal is about this object, and not about every object of a bucket that the stream is for.
 
         Asks for an object that is not there: "not found" says that the bucket can be read. A bucket that nobody named
@@ -143,6 +151,8 @@ class _Body(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             content = self._body.read(len(buffer))
+        except FlexibleChecksumError:
+            raise Unreadable("its content has another checksum than S3 says") from None
         except BotoCoreError as failed:
             raise ObjectNotReadable(self._file.url, reason_of(failed)) from failed
         buffer[: len(content)] = content
@@ -152,6 +162,12 @@ class _Body(io.RawIOBase):
         if not self.closed:
             self._body.close()
         super().close()
+
+
+def _is_about_what_was_asked(failed: ClientError) -> bool:
+    """Whether S3 refuses this request (4xx) for what it asks, such as an object under a key of its sender's."""
+    status = failed.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return 400 <= status < 500 and failed.response.get("Error", {}).get("Code") not in _NOT_THE_OBJECT
 
 
 def share_out(files: Sequence[S3File], tasks: int) -> list[tuple[S3File, ...]]:

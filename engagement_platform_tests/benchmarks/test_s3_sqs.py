@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +54,7 @@ def test_an_object_is_readable_with_the_last_of_its_rows(tmp_path: Path) -> None
 
 def test_a_figure_is_the_median_round_and_says_whether_the_target_is_met(tmp_path: Path) -> None:
     drained, fresh = cells(Run(tmp_path, {}))
-    for way, seconds in (("client", 1.0), ("source", 4.0), ("tables", 40.0)):
+    for way, seconds in (("client", 1.0), ("source", 4.0), ("files", 8.0), ("tables", 40.0)):
         drained.add((way, 100, 1, 1), objects_a_second=1.0, seconds=100.0)
         for n, factor in enumerate((1, 2, 1), 1):
             took = seconds * factor
@@ -59,13 +62,13 @@ def test_a_figure_is_the_median_round_and_says_whether_the_target_is_met(tmp_pat
     keep("source", 20.0, [1.0, 2.0, 3.0], fresh)
     keep("tables", 20.0, [100.0], fresh)
     shown, waited = tables(drained, fresh)
-    assert list(shown.columns[6].cells) == ["100%", "100%", "100%", "100%", "25%", "2%"]
+    assert list(shown.columns[6].cells) == ["100%", "100%", "100%", "100%", "100%", "25%", "12%", "2%"]
     assert list(waited.columns[2].cells) == ["2.00", "100.00"]
     assert [line.rpartition(" ")[2] for line in targets(drained, fresh)] == ["met.", "met.", "missed.", "missed."]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", s3_sqs.STREAMS)
+@pytest.mark.parametrize("way", s3_sqs.AIMED)
 def test_every_object_of_a_short_run_is_drained_and_becomes_readable(
     spark: SparkSession, aws: EmbeddedAws, tmp_path: Path, way: str
 ) -> None:
@@ -75,6 +78,21 @@ def test_every_object_of_a_short_run_is_drained_and_becomes_readable(
     waits = bench.fresh(way, rate=10.0, seconds=2.0)
     assert len(waits) == 20
     assert min(waits) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("spark_jars")
+def test_a_run_sets_sparks_own_source_of_files_beside_the_others(tmp_path: Path) -> None:
+    """In a process of its own, whose Spark has the jars of S3A."""
+    few = ["--single", "4", "--objects", "10", "--records", "5", "--lines", "3", "--rounds", "1", "--rates", "5"]
+    command = [sys.executable, "-m", "benchmarks.s3_sqs", *few, "--seconds", "2", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    with (tmp_path / "out" / "s3_sqs_drained.csv").open() as lines:
+        assert {row["way"] for row in csv.DictReader(lines)} == {*s3_sqs.WAYS}
+    with (tmp_path / "out" / "s3_sqs_fresh.csv").open() as lines:
+        assert {(row["way"], row["objects"]) for row in csv.DictReader(lines)} == {(w, "10") for w in s3_sqs.STREAMS}
 
 
 @pytest.mark.parametrize("records", [1, 7])

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from botocore.exceptions import ClientError, FlexibleChecksumError
 from pyspark.sql import types as T
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadMaxFiles
@@ -21,6 +22,7 @@ from engagement_platform.sources import s3_objects
 from engagement_platform.sources.s3_events import S3File, event_of
 from engagement_platform.sources.s3_formats import decode
 from engagement_platform.sources.s3_sqs import Offset, S3SqsDataSource, S3SqsStreamReader
+from engagement_platform.sources.s3_sqs_aws import client as client_of
 from engagement_platform.sources.s3_sqs_errors import (
     BadRecords,
     NoDeadLetterQueue,
@@ -374,6 +376,71 @@ def test_an_object_that_may_not_be_read_is_a_dead_letter_and_a_bucket_of_ones_ow
         else:
             assert pipe.drained(pipe.start()) == []
             assert len(pipe.dead_letters()) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "is_the_object"),
+    [("InvalidRequest", 400, True), ("InvalidURI", 400, True), ("KMS.DisabledException", 400, True),
+     ("ExpiredToken", 400, False), ("SlowDown", 429, False), ("InternalError", 500, False)],
+)  # fmt: skip
+def test_what_s3_refuses_of_one_object_is_a_dead_letter_and_what_it_refuses_of_its_caller_stops_the_stream(
+    make: MakePipe, monkeypatch: pytest.MonkeyPatch, code: str, status: int, is_the_object: bool
+) -> None:
+    """Such as an object that is encrypted with a key of its sender's."""
+    pipe = make()
+    pipe.put("fine", 1)
+    pipe.put("odd", 2)
+    answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+    def client(service: Any, options: Any) -> Any:
+        made = client_of(service, options)
+        if service != "s3":
+            return made
+        get: Any = made.get_object
+
+        def get_object(**asked: str) -> Any:
+            if asked["Key"] == "odd":
+                raise ClientError(cast(Any, answer), "GetObject")
+            return get(**asked)
+
+        made.get_object = get_object
+        return made
+
+    monkeypatch.setattr(s3_objects, "client", client)
+    reader = pipe.start(buckets=pipe.bucket)
+    if is_the_object:
+        assert pipe.drained(reader) == [1]
+        assert [found for found, _ in pipe.dead_letters()] == ["unreadable"]
+        return
+    with pytest.raises(ObjectNotReadable, match=code):
+        pipe.batch(reader)
+    assert pipe.dead_letters() == []
+
+
+def test_content_that_is_not_what_its_checksum_says_is_damaged(make: MakePipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = make()
+    pipe.put("fine", 1)
+    pipe.put("odd", 2)
+
+    def fails(stream: Any, file: S3File, *rest: Any) -> Any:
+        if file.key == "odd":
+            stream = s3_objects._Body(Damaged(), file)
+        return decode(stream, file, *rest)
+
+    monkeypatch.setattr(s3_objects, "decode", fails)
+    assert pipe.drained(pipe.start()) == [1]
+    assert [code for code, _ in pipe.dead_letters()] == ["unreadable"]
+    assert pipe.left() == 0
+
+
+class Damaged:
+    """A body whose checksum is wrong."""
+
+    def read(self, _size: int) -> bytes:
+        raise FlexibleChecksumError(error_msg="another one")
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def test_a_read_of_given_objects_takes_these_only_and_no_message(make: MakePipe) -> None:

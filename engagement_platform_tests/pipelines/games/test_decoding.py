@@ -76,6 +76,8 @@ def test_values_are_cleaned_as_declared() -> None:
         ({"product_id": 7}, "wrong_type"),
         ({"price": "3.50"}, "wrong_type"),
         ({"price": -0.01}, "out_of_range"),
+        ({"price_usd": 1e13}, "out_of_range"),
+        ({"price_usd": 1e300}, "out_of_range"),
         ({"quantity": 1.0}, "wrong_type"),
         ({"quantity": True}, "wrong_type"),
         ({"quantity": 2**63}, "number_out_of_range"),

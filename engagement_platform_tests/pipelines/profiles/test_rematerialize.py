@@ -138,6 +138,8 @@ def test_merged_batches_leave_by_partition_and_later_ones_stay(make_world: MakeW
     assert (second.manifest.start, second.manifest.end) == ({"batch": 1}, {"batch": 2})
     history = DeltaTable(world.entity.changeset.uri(world.lake.root)).history()
     removed = [entry["operationMetrics"] for entry in history if entry["operation"] == "DELETE"]
+    history += DeltaTable(world.entity.base.uri(world.lake.root)).history()
+    assert {entry["engineInfo"].split("/")[0] for entry in history} == {"Apache-Spark"}
     figures = [(int(m["numRemovedFiles"]), int(m.get("numAddedFiles", 0))) for m in reversed(removed)]
     assert figures == [(2, 0), (1, 0)]
     assert first.counts["changes"] == 2
