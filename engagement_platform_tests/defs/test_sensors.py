@@ -56,11 +56,19 @@ def test_a_run_that_failed_once_is_tried_again_at_once_and_later_ones_ever_more_
         (1950.0, None, 990.0, Recent(created=1000.0, started=1090.0, ended=1100.0), True),
         (1950.0, None, 1950.0, Recent(created=1860.0, started=1875.0, ended=1881.0), False),
         (990.0, None, 1950.0, Recent(created=1860.0, started=1870.0, ended=1880.0), True),
-        (1950.0, None, 1950.0, Recent(created=1860.0, started=1867.0, ended=1880.0), False),
+        (1950.0, None, 1950.0, Recent(created=1679.0, started=1680.0, ended=1800.0), False),
+        (1950.0, None, 1950.0, Recent(created=1679.0, started=1680.0, ended=1780.0), True),
     ],
     ids=[
         *("no batch", "the first minutes", "three minutes old", "older than the records", "under way", "nothing new"),
-        *("too soon", "due", "materialized too soon", "materialized", "a longer one rests longer"),
+        *(
+            "too soon",
+            "due",
+            "materialized too soon",
+            "materialized",
+            "a longer one rests longer",
+            "by twice what it took",
+        ),
     ],
 )
 def test_tables_are_verified_after_new_batches_and_not_too_often(
