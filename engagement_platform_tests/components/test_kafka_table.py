@@ -120,6 +120,7 @@ def test_a_declared_topic_is_drained_by_its_sensor_and_told_of(spark: SparkSessi
     assert isinstance(rejected, dg.TableMetadataValue)
     assert [record.data["reason_code"] for record in rejected.records] == ["not_json", "unique_conflict"]
     assert "Nothing is waiting" in shop.tick("shop_click_backlog").skip_message
+    shop.tick("watch_shop_click_backlog")
     record = shop.instance.event_log_storage.get_asset_check_execution_history(
         dg.AssetCheckKey(table, "fresh"), limit=1
     )
@@ -132,7 +133,7 @@ def test_a_record_that_waits_too_long_fails_the_check_of_its_table_without_a_run
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fresh() -> tuple[bool, object]:
-        shop.tick("shop_click_backlog")
+        shop.tick("watch_shop_click_backlog")
         key = dg.AssetCheckKey(dg.AssetKey(["shop", "click"]), "fresh")
         [record] = shop.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
         assert record.evaluation is not None

@@ -99,6 +99,7 @@ def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(
             return tick(definitions, "arcade_events_backlog", instance)
 
         def fresh() -> tuple[bool, object]:
+            tick(definitions, "watch_arcade_events_backlog", instance)
             key = dg.AssetCheckKey(OBJECTS, "fresh")
             [record] = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
             assert record.evaluation is not None
@@ -109,7 +110,6 @@ def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(
         arcade.put("events/2026/11/05/11/b.json.gz", [event("round_end", "r2"), event("purchase", "x"), b"{"])
         waits = backlog("ingest-arcade-events", Settings(), None)
         assert waits == 3, "two objects, and the bucket's own test of the queue"
-        look()
         assert fresh() == (True, 3), "seen just now"
         request = look()
         assert fresh() == (False, 3), "seen waiting since the look before"
