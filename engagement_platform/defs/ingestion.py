@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import dagster as dg
 
@@ -19,13 +19,11 @@ from engagement_platform.defs.materialization_events import Context, callbacks_o
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.pool_yield import gives_way
 from engagement_platform.defs.specs import DAYS, key_of
+from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
-
-if TYPE_CHECKING:
-    from engagement_platform.engine.drain import DrainPolicy
 
 Mode = Literal["auto", "drain", "reread"]
 Build = Callable[[Opened, Callbacks], MicroBatchJob[Any]]
@@ -88,7 +86,6 @@ def drained(
     the beginnings of two batches at least, where that is longer than `drain.min_batch_interval`; the setting at zero
     means at once, for every job. Raises what batches raise.
     """
-    from engagement_platform.engine.drain import DrainPolicy, drain
     from engagement_platform.pipelines.jobs import close_source
 
     asked = opened.settings.drain
@@ -104,10 +101,8 @@ def drained(
         close_source(job)
 
 
-def drain_policy(context: Context, opened: Opened, interval: timedelta = timedelta(0)) -> "DrainPolicy":
+def drain_policy(context: Context, opened: Opened, interval: timedelta = timedelta(0)) -> DrainPolicy:
     """The settings of `drain`; the run gives way to others that wait for its pool. interval: see `drained`."""
-    from engagement_platform.engine.drain import DrainPolicy
-
     asked = opened.settings.drain
     least = asked.min_batch_interval and max(asked.min_batch_interval, interval)
     return DrainPolicy(asked.idle_timeout, asked.poll, asked.max_duration, least, gives_way(context))
@@ -156,11 +151,6 @@ class Drain:
         """Name of the job, as Dagster knows it."""
         return self.job.replace("-", "_")
 
-    @property
-    def ingests(self) -> "Ingestion | None":
-        """Itself, where its tables are assets that its runs materialize."""
-        return None
-
     def result(self, reports: Sequence[BatchReport], refused: str | None = None) -> dg.AssetCheckResult | None:
         """Whether the batches of one run account for each record, where a check says so."""
         del reports, refused
@@ -179,10 +169,6 @@ class Ingestion(Drain):
     """Reads what was ingested on a day once more."""
     check: str = CONSERVATION
     says: str = "Every record that a batch received has landed, was a known duplicate or is in quarantine."
-
-    @property
-    def ingests(self) -> "Ingestion | None":
-        return self
 
     @cached_property
     def assets(self) -> dg.AssetsDefinition:

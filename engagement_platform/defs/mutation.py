@@ -101,7 +101,9 @@ class ToMove:
     age: timedelta | None
     """Of the oldest pending change; None: nothing pends, or a change of unknown age does."""
     purge_due: bool
-    """A day's deletions more have become final since the last purge, and there are hidden rows."""
+    """A day's deletions more have become final since the last purge, there are hidden rows, and nothing pends: a purge
+    needs a moment in which all requests are announced, and where requests keep coming each run for its sake alone would
+    find that moment gone. While changes pend it is left to their move."""
     unfinished: bool
     """The last batch has not succeeded."""
 
@@ -113,7 +115,7 @@ def to_move(looked: Waiting, now: datetime) -> ToMove:
     return ToMove(
         pending.rows,
         None if pending.since is None else now - pending.since,
-        purge_due(looked, last, now),
+        not pending.rows and purge_due(looked, last, now),
         last is not None and last.state is not JobState.SUCCEEDED,
     )
 
@@ -137,18 +139,14 @@ def purge_due(looked: Waiting, last: BatchRecord | None, now: datetime) -> bool:
 
 
 def why_move(found: ToMove, max_pending: timedelta) -> str | None:
-    """Why changes are to be moved now; None: they can wait. Exactly max_pending is long enough.
-
-    While changes pend, a purge is left to their move: it needs a moment in which all requests are announced, and where
-    requests keep coming each run for its sake alone would find that moment gone.
-    """
+    """Why changes are to be moved now; None: they can wait. Exactly max_pending is long enough."""
     if found.unfinished:
         return "The last batch is unfinished."
     if found.pending > PRESSING_ROWS:
         return f"{found.pending:,} rows pend, more than {PRESSING_ROWS:,}."
     if found.pending and (found.age is None or found.age >= max_pending):
         return f"{found.pending:,} rows pend for mutation.max_pending ({max_pending}) or longer."
-    return "Deleted rows can be purged." if found.purge_due and not found.pending else None
+    return "Deleted rows can be purged." if found.purge_due else None
 
 
 def move_request(

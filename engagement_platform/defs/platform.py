@@ -29,7 +29,7 @@ class Opened:
 
 
 class Platform(dg.ConfigurableResource[None]):
-    """Everything a run needs of the platform. A field that is not None wins over the setting of its name: by that, two
+    """Everything a run needs of the platform. A field that is set wins over the setting of its name: by that, two
     platforms have a place in one code location. `dg.EnvVar` is taken; everything else is `settings`."""
 
     home: str | None = None

@@ -16,18 +16,16 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.evaluations import report_news, selected
-from engagement_platform.defs.ingestion import Drain, IngestConfig
+from engagement_platform.defs.ingestion import Drain, IngestConfig, Ingestion
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.pool_yield import BACKLOG, GOING
 from engagement_platform.defs.specs import DAYS
+from engagement_platform.engine.drain import LONGEST_PAUSE_S, pause_after
 from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
 
 IN_PROGRESS = (dg.DagsterRunStatus.QUEUED, *GOING)
-LONGEST_PAUSE_S = 300.0
-"""A run that fails again and again is tried less and less often: after 0, 10, 20, 40, … seconds, at most these."""
-
 Answer = dg.RunRequest | dg.SkipReason | dg.SensorResult
 Look = Callable[[dg.SensorEvaluationContext, Settings], Answer]
 Results = Callable[[Waiting], Sequence[dg.AssetCheckResult]]
@@ -126,14 +124,12 @@ def recent_runs(instance: dg.DagsterInstance, job: str, assets: dg.AssetsDefinit
 
 
 def why_not(backlog: int, recent: Recent, now: float, longest_pause_s: float = LONGEST_PAUSE_S) -> str | None:
-    """Why no run is launched now; None when one is."""
+    """Why no run is launched now; None when one is. After the first failure at once, then ever more slowly."""
     if backlog == 0:
         return "Nothing is waiting."
     if recent.under_way:
         return f"{backlog:,} messages are waiting; a run is {recent.under_way} already."
-    # None after the first failure.
-    pause = 0.0 if recent.failures < 2 else min(longest_pause_s, 10.0 * 2 ** (recent.failures - 2))
-    left = (recent.ended or 0.0) + pause - now
+    left = (recent.ended or 0.0) + pause_after(recent.failures - 1, longest_pause_s) - now
     if recent.failures and left > 0:
         return f"{backlog:,} messages are waiting; the last {recent.failures} runs failed, next try in {left:.0f} s."
     return None
@@ -160,7 +156,7 @@ def backlog_sensor(
         waits, lost = waiting_for(drain, waiting(settings))
         if waits is None:
             return dg.SkipReason(lost)
-        assets = None if drain.ingests is None else drain.ingests.assets
+        assets = drain.assets if isinstance(drain, Ingestion) else None
         if reason := why_not(waits, recent_runs(context.instance, drain.dagster_job, assets), time.time()):
             return dg.SkipReason(f"{reason} {lost or ''}".strip())
         tags = {BACKLOG: "unknown" if lost else str(waits)}

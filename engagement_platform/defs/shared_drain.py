@@ -23,6 +23,8 @@ from engagement_platform.defs.mutation import ANNOUNCEMENTS
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.pool_yield import BACKLOG, wanted_by_others
 from engagement_platform.defs.sensors import Answer, is_shared, recent_runs, sensor, waiting_for, why_not
+from engagement_platform.engine.drain import drain_in_turns
+from engagement_platform.pipelines.jobs import JobRefused
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka_errors import TopicMissing
 
@@ -50,22 +52,27 @@ class SharedDrainConfig(dg.Config):
 def drain_by_turns(context: dg.OpExecutionContext, config: SharedDrainConfig, platform: Platform) -> None:
     """Batch after batch of all pipelines, always of the one that is due for the longest."""
     with platform.open(JOB.replace("_", "-")) as opened:
-        chosen = [one for one in drains(opened.settings) if one.job in config.jobs or not config.jobs]
-        drain_all(context, opened, chosen)
+        drain_all(context, opened, chosen(drains(opened.settings), config.jobs))
 
 
-def drain_all(context: dg.OpExecutionContext, opened: Opened, chosen: Sequence[Drain]) -> None:
+def chosen(served: Sequence[Drain], jobs: Sequence[str]) -> Sequence[Drain]:
+    """Those with these names; all where none is named. Raises JobRefused for a name that is not among them."""
+    known = {one.job: one for one in served}
+    if strange := [name for name in jobs if name not in known]:
+        raise JobRefused(f"{JOB} serves no job called {strange[0]!r}. Nothing was read. Jobs: {', '.join(known)}.")
+    return [known[name] for name in dict.fromkeys(jobs)] or served
+
+
+def drain_all(context: dg.OpExecutionContext, opened: Opened, served: Sequence[Drain]) -> None:
     """Drain by turns and record events for the tables. Raises DrainFailed in the end."""
-    from engagement_platform.engine.drain import drain_in_turns
-
-    recorders = {one.job: Recorder(context, one.tables, opened, one.result) for one in chosen}
-    jobs = [(one.build(opened, callbacks_of(context)), one.interval) for one in chosen]
+    recorders = {one.job: Recorder(context, one.tables, opened, one.result) for one in served}
+    jobs = [(one.build(opened, callbacks_of(context)), one.interval) for one in served]
 
     def failed(name: str, error: Exception) -> None:
         context.log.error(f"{name} failed, is tried again later, and the others go on: {error}")
         recorders[name].evaluate(str(error))
 
-    wanted = wanted_by_others(context, {one.pool: one.job for one in chosen})
+    wanted = wanted_by_others(context, {one.pool: one.job for one in served})
     try:
         policy = drain_policy(context, opened)
         for name, report in drain_in_turns(jobs, policy, absent=(TopicMissing,), wanted=wanted, on_failure=failed):

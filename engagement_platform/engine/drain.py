@@ -19,7 +19,7 @@ W = TypeVar("W")
 BRIEFLY = timedelta(seconds=1)
 """How long a turn waits for another run's lease before the next job has its turn."""
 LONGEST_PAUSE_S = 300.0
-"""A job whose batches fail is tried again after 10, 20, 40, … seconds, at most these."""
+"""What fails again and again is tried less and less often: after 10, 20, 40, … seconds, at most these."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ def pause_s(min_interval_s: float, took_s: float) -> float:
     others, too; and never for longer than the interval, or rows would be late by twice what a slow batch takes.
     """
     return max(min_interval_s - took_s, min(took_s, min_interval_s))
+
+
+def pause_after(failures: int, longest_s: float) -> float:
+    """Seconds until the next try after so many failures in a row; none after none."""
+    return min(longest_s, 10.0 * 2 ** (failures - 1)) if failures > 0 else 0.0
 
 
 def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
@@ -154,7 +159,7 @@ class _Turns:
     def _fail(self, error: Exception) -> None:
         self.let_go()
         self._failures, self.error = self._failures + 1, error
-        self._after(min(LONGEST_PAUSE_S, 10.0 * 2 ** (self._failures - 1)))
+        self._after(pause_after(self._failures, LONGEST_PAUSE_S))
 
 
 def drain_in_turns(
@@ -187,7 +192,9 @@ def drain_in_turns(
             ready = [one for one in turns if one.name not in withheld]
             turn = min(ready, key=lambda one: one.due, default=None)
             if turn is None or turn.due > time.monotonic():
-                time.sleep(policy.poll.total_seconds() if turn is None else max(0.0, turn.due - time.monotonic()))
+                # Not longer: another run may want a job meanwhile, or wait for the pool.
+                left = policy.poll.total_seconds() if turn is None else turn.due - time.monotonic()
+                time.sleep(max(0.0, min(left, policy.poll.total_seconds())))
                 continue
             report = turn.take()
             if turn.error is not None:

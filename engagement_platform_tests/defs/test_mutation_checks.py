@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engagement_platform.defs import mutation
 from engagement_platform.defs.checks import announced_rows_result, pending_age_result
-from engagement_platform.defs.mutation import PRESSING_ROWS, ToMove, why_move
+from engagement_platform.defs.mutation import PRESSING_ROWS, ToMove, to_move, why_move
 from engagement_platform.defs.mutation_checks import Announced, chains, not_announced, sampled
 from engagement_platform.pipelines.mutations.identity import Edge
 from engagement_platform.pipelines.status import Waiting
@@ -76,6 +78,16 @@ REST = ToMove(pending=0, age=None, purge_due=False, unfinished=False)
 )
 def test_changes_are_moved_when_they_pend_too_long_or_are_too_many(found: ToMove, moves: bool) -> None:
     assert (why_move(found, LONG) is not None) is moves
+
+
+@pytest.mark.parametrize(("rows", "purges"), [(0, True), (5, False)])
+def test_a_purge_that_is_due_is_left_to_the_move_of_changes_that_pend(
+    rows: int, purges: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mutation, "purge_due", lambda *_: True)
+    monkeypatch.setattr(mutation, "pending_changes", lambda *_: Waiting(rows, NOON if rows else None))
+    looked = SimpleNamespace(checkpoint=lambda _job: None, settings=None, stores=None)
+    assert to_move(looked, NOON).purge_due is purges  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import dagster as dg
 import pytest
 from dagster._core.test_utils import create_run_for_test
 
-from engagement_platform.defs.shared_drain import JOB
+from engagement_platform.defs.shared_drain import JOB, chosen, drains
 from engagement_platform.engine.job import BatchReport, MicroBatchJob
 from engagement_platform.engine.model import JobState
-from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JobRefused, open_stores
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.defs.test_mutation import REQUESTS, engagement
@@ -24,8 +24,7 @@ def waiting(home: Home) -> Home:
     return home
 
 
-def batches(home: Home, job: str) -> list[JobState]:
-    del home
+def batches(job: str) -> list[JobState]:
     return [record.state for record in open_stores(Settings()).checkpoints.history(job)]
 
 
@@ -33,8 +32,8 @@ def test_one_run_drains_every_pipeline_and_each_asset_shows_its_own_batches(wait
     """The topic of profiles is not there yet, which fails nothing."""
     assert isinstance(waiting.tick("pipelines_backlog"), dg.RunRequest)
     assert waiting.run_op(JOB).success
-    assert batches(waiting, INGEST_ENGAGEMENTS) == [JobState.SUCCEEDED] * 2
-    assert batches(waiting, INGEST_MUTATION_REQUESTS) == [JobState.SUCCEEDED] * 3
+    assert batches(INGEST_ENGAGEMENTS) == [JobState.SUCCEEDED] * 2
+    assert batches(INGEST_MUTATION_REQUESTS) == [JobState.SUCCEEDED] * 3
     assert sum(int(str(event.metadata["landed"].value)) for event in waiting.events("engagement/data")) == 5
     assert waiting.events("engagement/mutation_request")
     assert waiting.passed("engagement/data", "conservation")
@@ -56,8 +55,16 @@ def test_a_pipeline_that_fails_is_a_failed_check_and_the_others_land(
     with pytest.raises(Exception, match="ingest-engagements: no space left on device"):
         waiting.run_op(JOB)
     assert not waiting.passed("engagement/data", "conservation")
-    assert batches(waiting, INGEST_MUTATION_REQUESTS) == [JobState.SUCCEEDED] * 3
+    assert batches(INGEST_MUTATION_REQUESTS) == [JobState.SUCCEEDED] * 3
     assert waiting.passed("engagement/mutation_request", "conservation")
+
+
+def test_a_job_that_the_shared_run_does_not_serve_is_refused_by_name() -> None:
+    served = drains(Settings())
+    assert [one.job for one in chosen(served, [])] == [one.job for one in served]
+    assert [one.job for one in chosen(served, [INGEST_MUTATION_REQUESTS])] == [INGEST_MUTATION_REQUESTS]
+    with pytest.raises(JobRefused, match=r"serves no job called 'ingest-engagement'\. .* Jobs: ingest-engagements, "):
+        chosen(served, [INGEST_ENGAGEMENTS, "ingest-engagement"])
 
 
 def test_the_shared_run_is_launched_once(waiting: Home) -> None:

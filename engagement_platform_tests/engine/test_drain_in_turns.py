@@ -150,3 +150,20 @@ def test_a_job_with_a_longer_interval_leaves_the_turns_between_to_others(world: 
     at = [(name, time.monotonic() - began) for name, _ in turns]
     assert [name for name, _ in at] == [APPLY, INGEST, INGEST, INGEST, APPLY]
     assert at[-1][1] - at[0][1] >= 0.9
+
+
+def test_a_job_is_left_to_another_run_also_while_no_turn_is_due(world: World) -> None:
+    asked: list[float] = []
+
+    def wanted() -> Collection[str]:
+        asked.append(time.monotonic())
+        return (APPLY,) if len(asked) > 2 else ()
+
+    seldom = replace(world.job(APPLY, batches=2), limits=replace(world.job(APPLY).limits, max_records=2))
+    policy = DrainPolicy(
+        poll=timedelta(milliseconds=10),
+        min_batch_interval=timedelta(milliseconds=1),
+        gives_way=lambda: len(asked) > 3,
+    )
+    assert [name for name, _ in drain_in_turns([(seldom, timedelta(minutes=10))], policy, wanted=wanted)] == [APPLY]
+    world.stores.leases.acquire(f"job/{APPLY}", purpose="backfill").release()

@@ -11,7 +11,7 @@ from engagement_platform.layout.vacuum import Vacuumed, vacuum_tables
 from engagement_platform_tests.pipelines.games.conftest import World
 from engagement_platform_tests.pipelines.games.events import line
 
-BATCHES = 3
+BATCHES = 6
 
 
 def test_merged_files_hold_the_same_rows_and_readers_jobs_and_vacuum_go_on(small: World) -> None:
