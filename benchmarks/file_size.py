@@ -32,7 +32,7 @@ from benchmarks.mutation import spark_session
 from benchmarks.mutation_data import DataSet, Scale, Tally, tally
 from benchmarks.mutation_ways import Stage, ingest_conversions, moving, only_batch, rewritten
 from engagement_platform.lake import log
-from engagement_platform.layout.remedies import readable
+from engagement_platform.maintenance.layout.remedies import readable
 from engagement_platform.settings import LayoutSettings
 
 SETTINGS = tuple(mb * 2**20 // SCALE for mb in (4, 8, 16, 32, 64, 128, 256, 512, 1024))

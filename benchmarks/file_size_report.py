@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from benchmarks.cells import Cells, Run, charts, page, right_aligned
-from engagement_platform.layout.remedies import readable
+from engagement_platform.maintenance.layout.remedies import readable
 
 MATRIX = "file_size_matrix.csv"
 DRAWS = 10_000

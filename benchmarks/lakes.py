@@ -26,9 +26,9 @@ from benchmarks.mutation_ways import Stage, add, configure
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.engagement import engagement_tables
 from engagement_platform.lake.session import session_conf
-from engagement_platform.layout.files import live_files, open_table, shape
-from engagement_platform.layout.optimize import Asked, Run, planned
-from engagement_platform.layout.plan import Left
+from engagement_platform.maintenance.layout.files import live_files, open_table, shape
+from engagement_platform.maintenance.layout.optimize import Asked, Run, planned
+from engagement_platform.maintenance.layout.plan import Left
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import BatchSettings, LayoutSettings, MutationSettings, Settings
 

@@ -33,7 +33,7 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.optimize import Place, Rewrite, rewrite
 from engagement_platform.lake.session import spark_session
-from engagement_platform.layout.survey import Survey, Target, survey
+from engagement_platform.maintenance.layout.survey import Survey, Target, survey
 from engagement_platform.settings import Settings
 
 DATA = data_table("organization")

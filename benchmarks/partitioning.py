@@ -50,7 +50,7 @@ from benchmarks.mutation_ways import Stage, add, ingest_conversions, moving, onl
 from benchmarks.partitioning_report import FILE_BUCKETS, OPERATIONS, PLATFORM, SPARK, save, show
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
-from engagement_platform.layout.statistics import histogram
+from engagement_platform.maintenance.layout.statistics import histogram
 from engagement_platform.settings import LayoutScheme, LayoutSettings
 
 LAYOUTS: dict[str, LayoutScheme] = {

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from benchmarks.cells import Cells, Run, charts, page, right_aligned
-from engagement_platform.layout.remedies import readable
-from engagement_platform.layout.statistics import BUCKETS
+from engagement_platform.maintenance.layout.remedies import readable
+from engagement_platform.maintenance.layout.statistics import BUCKETS
 
 SPARK, PLATFORM = "OPTIMIZE by Spark", "OPTIMIZE by the platform"
 OPERATIONS = ("week, largest", "all, largest", "week, small", "all, small", "update", "insert", SPARK, PLATFORM)

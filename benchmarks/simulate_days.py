@@ -39,7 +39,7 @@ from benchmarks.simulate_data import Days
 from benchmarks.simulate_report import FIGURES, save, show
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.engagement import engagement_tables
-from engagement_platform.layout.statistics import lower_median
+from engagement_platform.maintenance.layout.statistics import lower_median
 from engagement_platform.settings import LayoutScheme, LayoutSettings
 
 INGEST, MUTATE, MAINTAIN = "ingest", "mutate", "maintain"

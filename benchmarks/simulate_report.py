@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from benchmarks.cells import Cells, Run, charts, page, right_aligned
-from engagement_platform.layout.remedies import readable
+from engagement_platform.maintenance.layout.remedies import readable
 
 FIGURES = ("seconds", "files", "bytes", "median_bytes", "small_percent")
 PANELS: Mapping[str, str] = {

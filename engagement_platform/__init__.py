@@ -1,6 +1,6 @@
 """Events that change after they were written: ingested exactly once, mutated in bulk, read incrementally.
 
-The components of `components` can be had from here by their names, as `defs.yaml` files call them.
+The components of `defs.components` can be had from here by their names, as `defs.yaml` files call them.
 """
 
 from importlib import import_module
@@ -12,7 +12,7 @@ _COMPONENTS = ("KafkaTable", "MaintainedTable", "MergeOnReadEntity", "S3SqsTable
 def __getattr__(name: str) -> Any:
     # Only when asked for: they bring Dagster along, which takes a second to import.
     if name in _COMPONENTS:
-        return getattr(import_module("engagement_platform.components"), name)
+        return getattr(import_module("engagement_platform.defs.components"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -10,7 +10,6 @@ import os
 
 import dagster as dg
 
-from engagement_platform.components.folder import folder_definitions
 from engagement_platform.defs import (
     alerts,
     checks,
@@ -28,6 +27,7 @@ from engagement_platform.defs import (
     shared_drain,
     verification,
 )
+from engagement_platform.defs.components.folder import folder_definitions
 from engagement_platform.defs.entity import PROFILES
 from engagement_platform.defs.platform import bound_platform
 from engagement_platform.defs.specs import GROUP

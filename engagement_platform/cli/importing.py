@@ -14,8 +14,8 @@ from engagement_platform.cli.common import Json, Yes, flag, print_json, print_ta
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from engagement_platform.importing.files import Source
-    from engagement_platform.importing.job import Report
+    from engagement_platform.maintenance.importing.files import Source
+    from engagement_platform.maintenance.importing.job import Report
 
 _NAME = re.compile(r"[A-Za-z0-9_]+/[A-Za-z0-9_]+")
 
@@ -41,11 +41,11 @@ def import_store(
     that were read. Called again after an interruption it makes what is missing and adds nothing twice.
     Exit status: 0, or 1 with the reason. Example: engagement-platform import old-store old/clicks --yes
     """
-    from engagement_platform.importing.files import find
-    from engagement_platform.importing.job import import_into
-    from engagement_platform.importing.rows import declared, inferred
     from engagement_platform.lake.lake import Lake
     from engagement_platform.lake.session import spark_session
+    from engagement_platform.maintenance.importing.files import find
+    from engagement_platform.maintenance.importing.job import import_into
+    from engagement_platform.maintenance.importing.rows import declared, inferred
     from engagement_platform.pipelines.kafka_tables.tables import OURS
     from engagement_platform.settings import Settings
 

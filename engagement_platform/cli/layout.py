@@ -11,7 +11,7 @@ import typer
 from engagement_platform.cli.common import Json, TablePath, flag, print_json, print_table
 
 if TYPE_CHECKING:
-    from engagement_platform.layout.doctor import Examination
+    from engagement_platform.maintenance.layout.doctor import Examination
     from engagement_platform.settings import Settings
 
 
@@ -41,11 +41,11 @@ def doctor(
     Exit status: 0 nothing but infos, 1 warnings, errors, a broken rule or a table that cannot be read.
     Example: engagement-platform doctor engagement/data --html doctor.html
     """
-    from engagement_platform.layout.doctor import examine
-    from engagement_platform.layout.files import LogNotReadable
-    from engagement_platform.layout.history import as_json as outcome_as_json
-    from engagement_platform.layout.history import predicted_and_actual
-    from engagement_platform.layout.survey import targets
+    from engagement_platform.maintenance.layout.doctor import examine
+    from engagement_platform.maintenance.layout.files import LogNotReadable
+    from engagement_platform.maintenance.layout.history import as_json as outcome_as_json
+    from engagement_platform.maintenance.layout.history import predicted_and_actual
+    from engagement_platform.maintenance.layout.survey import targets
     from engagement_platform.settings import Settings
 
     if html is not None and not html.absolute().parent.is_dir():
@@ -79,7 +79,7 @@ def doctor(
     else:
         _show(examined)
     if html is not None:
-        from engagement_platform.layout.report import page
+        from engagement_platform.maintenance.layout.report import page
 
         html.write_text(page(examined, done), encoding="utf-8")
         typer.echo(f"The report is in {html}", err=as_json)
@@ -93,8 +93,8 @@ def _guards(settings: Settings, as_json: bool) -> int:
     """Show every rule; the exit status."""
     from rich.text import Text
 
-    from engagement_platform.guards.rules import broken
-    from engagement_platform.guards.rules import guards as guards_of
+    from engagement_platform.maintenance.guards.rules import broken
+    from engagement_platform.maintenance.guards.rules import guards as guards_of
     from engagement_platform.pipelines.jobs import open_stores
 
     found = guards_of(settings, open_stores(settings))
@@ -129,7 +129,7 @@ def _capabilities(settings: Settings, as_json: bool) -> int:
 
 
 def _show(examined: Sequence[Examination]) -> None:
-    from engagement_platform.layout.remedies import readable
+    from engagement_platform.maintenance.layout.remedies import readable
 
     rows = []
     for examination in examined:

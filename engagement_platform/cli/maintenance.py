@@ -10,7 +10,7 @@ import typer
 from engagement_platform.cli.common import DryRun, Json, TablePath, callbacks, flag, print_json, print_table
 
 if TYPE_CHECKING:
-    from engagement_platform.layout.optimize import Outcome, Plan
+    from engagement_platform.maintenance.layout.optimize import Outcome, Plan
 
 
 def optimize(
@@ -36,9 +36,9 @@ def optimize(
     """
     from datetime import timedelta
 
-    from engagement_platform.layout.optimize import Asked, Callbacks, planned
-    from engagement_platform.layout.optimize import optimize as outcomes_of
-    from engagement_platform.layout.plan import Left
+    from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, planned
+    from engagement_platform.maintenance.layout.optimize import optimize as outcomes_of
+    from engagement_platform.maintenance.layout.plan import Left
     from engagement_platform.settings import Settings
 
     settings = Settings()
@@ -63,8 +63,8 @@ def optimize(
 
 
 def _show(outcome: Outcome, number: int, count: int, *, as_json: bool) -> None:
-    from engagement_platform.layout.optimize import Done
-    from engagement_platform.layout.remedies import readable
+    from engagement_platform.maintenance.layout.optimize import Done
+    from engagement_platform.maintenance.layout.remedies import readable
 
     if as_json:
         print_json(outcome.as_json())
@@ -79,7 +79,7 @@ def _show(outcome: Outcome, number: int, count: int, *, as_json: bool) -> None:
 
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
-    from engagement_platform.layout.remedies import readable
+    from engagement_platform.maintenance.layout.remedies import readable
 
     if as_json:
         print_json({"slices": [one.as_json() for one in plan.chosen], "left": [one.as_json() for one in plan.left]})
@@ -110,8 +110,8 @@ def vacuum(
     Example: engagement-platform vacuum engagement/data --dry-run
     """
     from engagement_platform.errors import PlatformError
-    from engagement_platform.layout.remedies import readable
-    from engagement_platform.layout.vacuum import vacuum_tables
+    from engagement_platform.maintenance.layout.remedies import readable
+    from engagement_platform.maintenance.layout.vacuum import vacuum_tables
     from engagement_platform.settings import Settings
 
     refused, count = 0, 0
@@ -148,8 +148,8 @@ def migrate(
     Exit status: 0 migrated, or it was before; 1 with the reason.
     Example: engagement-platform migrate engagement/data --layout organization --dry-run
     """
-    from engagement_platform.layout.migrate import migrate as migrated
-    from engagement_platform.layout.migrate import plan
+    from engagement_platform.maintenance.layout.migrate import migrate as migrated
+    from engagement_platform.maintenance.layout.migrate import plan
     from engagement_platform.settings import Settings
 
     settings = Settings()

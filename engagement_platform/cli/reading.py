@@ -79,9 +79,9 @@ def verify(
     With --identity: whether every identity, name and patched content follows from events and requests.
     Exit status: 0 when all is right, 1 when something is wrong. Example: engagement-platform verify
     """
+    from engagement_platform.maintenance.verify import identity_findings
+    from engagement_platform.maintenance.verify import verify as findings_of
     from engagement_platform.settings import Settings
-    from engagement_platform.verify import identity_findings
-    from engagement_platform.verify import verify as findings_of
 
     if sample is not None and not identity:
         raise typer.BadParameter("--sample goes with --identity")

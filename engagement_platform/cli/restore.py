@@ -11,8 +11,8 @@ import typer
 from engagement_platform.cli.common import DryRun, Json, Yes, callbacks, flag, print_json
 
 if TYPE_CHECKING:
-    from engagement_platform.rollback.job import Restoring
-    from engagement_platform.rollback.plan import Asked
+    from engagement_platform.maintenance.rollback.job import Restoring
+    from engagement_platform.maintenance.rollback.plan import Asked
     from engagement_platform.settings import Settings
 
 
@@ -48,7 +48,7 @@ def restore(
     Exit status: 0 restored or nothing to do, 1 with the reason.
     Example: engagement-platform restore engagement/data --to 17 --reason "bad import" --dry-run
     """
-    from engagement_platform.rollback.plan import Asked, RestoreMode, parsed
+    from engagement_platform.maintenance.rollback.plan import Asked, RestoreMode, parsed
     from engagement_platform.settings import Settings
 
     settings = Settings()
@@ -77,8 +77,8 @@ def restore(
 
 def _planned(settings: Settings, asked: Asked, dry_run: bool, as_json: bool) -> bool:
     """Print what would change; whether anything would."""
+    from engagement_platform.maintenance.rollback.plan import plan
     from engagement_platform.pipelines.jobs import open_stores
-    from engagement_platform.rollback.plan import plan
 
     planned = plan(settings, open_stores(settings), asked)
     differing = None
@@ -100,8 +100,8 @@ def _planned(settings: Settings, asked: Asked, dry_run: bool, as_json: bool) -> 
 def _restoring(settings: Settings) -> Iterator[Restoring]:
     from engagement_platform.lake.lake import Lake
     from engagement_platform.lake.session import spark_session
+    from engagement_platform.maintenance.rollback.job import Restoring
     from engagement_platform.pipelines.jobs import open_stores
-    from engagement_platform.rollback.job import Restoring
 
     with spark_session(settings, "restore") as spark:
         yield Restoring(Lake(spark, settings), open_stores(settings), callbacks())

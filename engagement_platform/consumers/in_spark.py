@@ -11,12 +11,12 @@ from pyspark.sql import functions as F
 from engagement_platform.consumers.changes import KEY
 from engagement_platform.consumers.lag import behind
 from engagement_platform.consumers.reader import Position, TooFarBehind
+from engagement_platform.consumers.streams import Followed, followed
 from engagement_platform.engine.cursors import StreamCheckpoints, checkpoint_folder
 from engagement_platform.engine.database import open_engine
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.lake import Lake, any_of
-from engagement_platform.layout.streams import Followed, followed
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.pipelines.snapshot import current, snapshot
 

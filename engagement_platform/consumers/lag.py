@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import Engine
 
 from engagement_platform.consumers.reader import Position, made_anew, remedy
+from engagement_platform.consumers.streams import Followed, followed
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.lake import added_rows, log
 from engagement_platform.lake.engagement import NOTIFICATION
-from engagement_platform.layout.streams import Followed, followed
 from engagement_platform.settings import Settings
 
 MOST_COMMITS = 1_000

@@ -1,7 +1,7 @@
 """An entity that partial updates describe, as Dagster sees it: changeset, base and view, and what watches over them.
 
 What a batch does is `pipelines/profiles/`; when the base is written, and why, is its `schedule`. What the checks
-find is `entity_checks`. The entity that ships is `profile`, others are declared with `components`.
+find is `entity_checks`. The entity that ships is `profile`, others are declared with `defs.components`.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.

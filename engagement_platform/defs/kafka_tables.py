@@ -1,6 +1,6 @@
 """A declared stream as Dagster sees it: its two tables, checks, the job that drains its topic, and the sensor.
 
-What a batch does is `pipelines.kafka_tables`; the components that streams are declared with are in `components`.
+What a batch does is `pipelines.kafka_tables`; the components that streams are declared with are in `defs.components`.
 """
 
 from __future__ import annotations

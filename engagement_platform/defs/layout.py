@@ -18,11 +18,11 @@ from engagement_platform.defs.sensors import Answer, recent_runs, schedule, sens
 from engagement_platform.defs.specs import MAINTENANCE, engagement_specs, key_of, request_specs
 from engagement_platform.lake import log
 from engagement_platform.lake.layout import LAYOUT_HISTORY
-from engagement_platform.layout.delta_log import moved_on
-from engagement_platform.layout.doctor import examine
-from engagement_platform.layout.files import LogNotReadable, NotADeltaTable
-from engagement_platform.layout.history import predicted_and_actual
-from engagement_platform.layout.survey import Target
+from engagement_platform.maintenance.layout.delta_log import moved_on
+from engagement_platform.maintenance.layout.doctor import examine
+from engagement_platform.maintenance.layout.files import LogNotReadable, NotADeltaTable
+from engagement_platform.maintenance.layout.history import predicted_and_actual
+from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.page_views.job import HOPS
@@ -162,7 +162,7 @@ def layout_health(context: dg.AssetExecutionContext, platform: Platform) -> dg.M
 
 def written_report(settings: Settings, tables: Sequence[Examined]) -> dg.PathMetadataValue:
     """Today's report, in place of an earlier one of today."""
-    from engagement_platform.layout.report import SHOWN, keep, page
+    from engagement_platform.maintenance.layout.report import SHOWN, keep, page
 
     examined = [one.examination for one in tables if one.examination]
     text = page(examined, predicted_and_actual(settings, [one.facts.seen.target for one in examined], SHOWN))

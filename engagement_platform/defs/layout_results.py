@@ -1,6 +1,6 @@
 """What an examination of a table's layout shows in the UI: a check result, figures over time, lists. Values only.
 
-`layout/findings` decides what is unhealthy; `layout` decides when tables are examined.
+`maintenance.layout.findings` decides what is unhealthy; `layout` decides when tables are examined.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dagster import MetadataValue
 from engagement_platform.defs.batches import Metadata, figures_table, rows_table
 from engagement_platform.defs.evaluations import cannot_tell
 from engagement_platform.defs.plot import picture
-from engagement_platform.layout.doctor import Examination
-from engagement_platform.layout.finding import Finding
-from engagement_platform.layout.findings import CODES
-from engagement_platform.layout.statistics import named_buckets
+from engagement_platform.maintenance.layout.doctor import Examination
+from engagement_platform.maintenance.layout.finding import Finding
+from engagement_platform.maintenance.layout.findings import CODES
+from engagement_platform.maintenance.layout.statistics import named_buckets
 
 LAYOUT = "layout"
 """Name of the check."""

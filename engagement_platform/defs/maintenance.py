@@ -20,9 +20,9 @@ from engagement_platform.defs.sensors import TRIED_AGAIN, Answer, schedule, sens
 from engagement_platform.defs.specs import MAINTENANCE, column_schema, key_of
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.layout import LAYOUT_HISTORY
-from engagement_platform.layout.optimize import Asked, Callbacks, Done, Outcome
-from engagement_platform.layout.plan import Left
-from engagement_platform.layout.vacuum import Vacuumed
+from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, Outcome
+from engagement_platform.maintenance.layout.plan import Left
+from engagement_platform.maintenance.layout.vacuum import Vacuumed
 from engagement_platform.settings import Settings
 
 # Its own, and one for all of it: two runs would rewrite the same files. Writers are in other pools and not kept out;
@@ -54,7 +54,7 @@ def key_of_organization(organization: str) -> str:
 
 def optimize(context: Context, settings: Settings, asked: Asked) -> dg.MaterializeResult[None]:
     """Optimize what is asked, observe each table that is concerned, and fail when a table could not be rewritten."""
-    from engagement_platform.layout import optimize as layout
+    from engagement_platform.maintenance.layout import optimize as layout
 
     callbacks = Callbacks(
         on_slice=lambda one: context.log.info(f"{one}: {one.action}; {one.why}"),
@@ -146,7 +146,7 @@ def merge_further(context: dg.OpExecutionContext, platform: Platform) -> None:
 @dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
 def vacuum(context: dg.OpExecutionContext, platform: Platform) -> None:
     """Files that nothing may still read, as the guard of each table says."""
-    from engagement_platform.layout.vacuum import vacuum_tables
+    from engagement_platform.maintenance.layout.vacuum import vacuum_tables
 
     settings = platform.settings()
     done = vacuum_tables(settings, open_spark=partial(open_spark, settings, "vacuum"))
@@ -197,7 +197,7 @@ optimize_organizations = dg.define_asset_job(
 
 def organizations_found(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
     """Partition values of the tables that Dagster does not know yet."""
-    from engagement_platform.layout.optimize import organizations
+    from engagement_platform.maintenance.layout.optimize import organizations
 
     known = set(context.instance.get_dynamic_partitions(str(ORGANIZATIONS.name)))
     keys = {key_of_organization(name) for name in organizations(settings)}

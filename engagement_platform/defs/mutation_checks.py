@@ -17,6 +17,7 @@ from engagement_platform.engine.model import BatchRecord, Transaction
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
 from engagement_platform.lake.lake import Lake
+from engagement_platform.maintenance.verify import Finding
 from engagement_platform.pipelines.engagements.schema import STATE
 from engagement_platform.pipelines.frames import state_part
 from engagement_platform.pipelines.mutations.identity import Edge
@@ -25,7 +26,6 @@ from engagement_platform.pipelines.snapshot import DATA, pending, snapshot
 from engagement_platform.pipelines.state import Requests
 from engagement_platform.pipelines.status import succeeded
 from engagement_platform.settings import Settings
-from engagement_platform.verify import Finding
 
 SAMPLED_ORGANIZATIONS = 20
 """Organizations that one verification looks at; which ones changes with every batch, so all get their turn."""

@@ -1,6 +1,7 @@
 """The job that takes tables back to the end of an earlier batch, launched by hand with its configuration.
 
-What it does is `rollback`. A sensor finishes a restore that was interrupted: until then no other job begins a batch.
+What it does is `maintenance.rollback`. A sensor finishes a restore that was interrupted: until then no other job begins
+a batch.
 """
 
 from typing import Literal
@@ -10,7 +11,7 @@ import dagster as dg
 from engagement_platform.defs.materialization_events import callbacks_of
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import unfinished_sensor
-from engagement_platform.rollback.plan import RESTORE_TABLES
+from engagement_platform.maintenance.rollback.plan import RESTORE_TABLES
 
 RESTORE_POOL = "restore"
 
@@ -40,8 +41,8 @@ def restore(context: dg.OpExecutionContext, config: RestoreConfig, platform: Pla
 def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Opened) -> dict[str, object]:
     from engagement_platform.engine.owner import this_user
     from engagement_platform.lake.lake import Lake
-    from engagement_platform.rollback.job import Restoring
-    from engagement_platform.rollback.plan import Asked, parsed, plan
+    from engagement_platform.maintenance.rollback.job import Restoring
+    from engagement_platform.maintenance.rollback.plan import Asked, parsed, plan
 
     lake = Lake(opened.spark, opened.settings)
     restoring = Restoring(lake, opened.stores, callbacks_of(context))

@@ -1,6 +1,6 @@
 """Asset checks that read the tables, evaluated together as one job, and the sensor that launches it after batches.
 
-`verify` and `guards.rules` decide what is right; `checks` has the checks that need no run.
+`maintenance.verify` and `maintenance.guards.rules` decide what is right; `checks` has the checks that need no run.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators.
@@ -19,14 +19,14 @@ from engagement_platform.defs.sensors import Answer, Recent, recent_runs, sensor
 from engagement_platform.defs.specs import DATA_TABLE, key_of
 from engagement_platform.engine.job import Stores
 from engagement_platform.errors import PlatformError
-from engagement_platform.guards.rules import broken, guards
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION, QUARANTINE
+from engagement_platform.maintenance.guards.rules import broken, guards
+from engagement_platform.maintenance.verify import Finding
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.status import succeeded
 from engagement_platform.settings import Settings
-from engagement_platform.verify import Finding
 
 DATA, NAMES, NOTIFIED, REJECTED, ALIASES = map(key_of, (DATA_TABLE, MAPPING, NOTIFICATION, QUARANTINE, ALIAS))
 
@@ -173,7 +173,7 @@ def landed_in(settings: Settings, stores: Stores) -> set[dg.AssetKey]:
 def findings_of(opened: Opened) -> list[Finding]:
     """All that verification finds; identities and aliases of so many organizations that it stays short."""
     from engagement_platform.lake.lake import Lake
-    from engagement_platform.verify import identity_findings, verify
+    from engagement_platform.maintenance.verify import identity_findings, verify
 
     settings, spark = opened.settings, opened.spark
     return [

@@ -27,7 +27,7 @@ from engagement_platform.lake.erased import rewrite
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
-from engagement_platform.layout import files
+from engagement_platform.maintenance.layout import files
 from engagement_platform.pii.erasure import Erasable, Former, Subject, is_named, naming, nobody_writes, once
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.pipelines.declarations.declared import declarations

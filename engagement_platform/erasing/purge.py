@@ -19,8 +19,8 @@ from engagement_platform.lake.added_rows import location
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
-from engagement_platform.layout.survey import Target
-from engagement_platform.layout.vacuum import reads_of, slow_readers, vacuum_of
+from engagement_platform.maintenance.layout.survey import Target
+from engagement_platform.maintenance.layout.vacuum import reads_of, slow_readers, vacuum_of
 from engagement_platform.settings import Settings
 
 

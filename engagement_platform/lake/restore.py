@@ -1,6 +1,6 @@
 """Takes tables back to an earlier version, and tells what two versions hold: rows, files, a sum over all values.
 
-Which version, and what else has to follow, is `rollback`.
+Which version, and what else has to follow, is `maintenance.rollback`.
 """
 
 from __future__ import annotations

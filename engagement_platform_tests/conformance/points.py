@@ -70,20 +70,21 @@ ELSEWHERE: Mapping[str, tuple[str, ...]] = {
         "engine.stores.reset",
     ),
     "erasing/test_erasing.py": ("lake.erased.rewrite",),
-    "guards/test_foreign_commits.py": ("guards.foreign_commits.foreign_commits",),
     "ingest_server/test_server.py": ("ingest_server.keys.add", "ingest_server.keys.revoke"),
     "lake/test_capability_probes.py": ("lake.capability_probes._runs",),
     "lake/test_fencing.py": ("lake.fencing._close",),
     "lake/test_lake.py": ("lake.lake._compare", "lake.lake.set_property"),
     "lake/test_recovery.py": ("engine.stores.adopt", "engine.stores.know"),
     "lake/test_shared_session.py": ("lake.shared_session._opened",),
-    "layout/test_migrate.py": (
+    "maintenance/guards/test_foreign_commits.py": ("maintenance.guards.foreign_commits.foreign_commits",),
+    "maintenance/layout/test_migrate.py": (
         "lake.repartition.cluster",
         "lake.repartition.relay",
         "lake.restore.rolled_back",
-        "layout.migrate.run",
+        "maintenance.layout.migrate.run",
     ),
-    "layout/test_optimize.py": ("lake.optimize.checkpoint_log",),
+    "maintenance/layout/test_optimize.py": ("lake.optimize.checkpoint_log",),
+    "maintenance/rollback/test_restore.py": ("lake.restore._note",),
     "pii/test_erasure.py": ("lake.store_tables.append", "lake.store_tables.purge", "lake.store_tables.remove"),
     "pii/test_vault.py": (
         "pii.keys._found_secret",
@@ -103,7 +104,6 @@ ELSEWHERE: Mapping[str, tuple[str, ...]] = {
         "lake.overwrite.delete_where",
         "lake.overwrite.merge_newer",
     ),
-    "rollback/test_restore.py": ("lake.restore._note",),
     "sources/test_s3_sqs.py": (
         "sources.s3_sqs_state.arrive",
         "sources.s3_sqs_state.forget_files",

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engagement_platform.lake.engagement import ALIAS
-from engagement_platform_tests.importing.stores import store
 from engagement_platform_tests.ingestion.oracle import as_bytes
 from engagement_platform_tests.ingestion.test_whole_path import Machine
-from engagement_platform_tests.layout.test_vacuum import own_retention
+from engagement_platform_tests.maintenance.importing.stores import store
+from engagement_platform_tests.maintenance.layout.test_vacuum import own_retention
 from engagement_platform_tests.pipelines.mutations.histories import random_history
 from engagement_platform_tests.pipelines.profiles.histories import PROFILE, side_by_side
 

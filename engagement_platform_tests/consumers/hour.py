@@ -26,22 +26,22 @@ from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
-from engagement_platform.layout.optimize import Asked as Upkeep
-from engagement_platform.layout.optimize import optimize, planned
-from engagement_platform.layout.vacuum import RetentionTooShort, vacuum_tables
+from engagement_platform.maintenance.layout.optimize import Asked as Upkeep
+from engagement_platform.maintenance.layout.optimize import optimize, planned
+from engagement_platform.maintenance.layout.vacuum import RetentionTooShort, vacuum_tables
+from engagement_platform.maintenance.rollback.groups import RestoreRefused
+from engagement_platform.maintenance.rollback.plan import Asked, RestoreMode
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, current, snapshot
-from engagement_platform.rollback.groups import RestoreRefused
-from engagement_platform.rollback.plan import Asked, RestoreMode
 from engagement_platform.settings import MutationSettings
 from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
 from engagement_platform_tests.ingestion.world import World
+from engagement_platform_tests.maintenance.rollback.test_restore import restoring
 from engagement_platform_tests.pipelines.mutations import histories
 from engagement_platform_tests.pipelines.mutations.histories import Message
-from engagement_platform_tests.rollback.test_restore import restoring
 from examples.replica import refresh
 
 

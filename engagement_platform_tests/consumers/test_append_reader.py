@@ -15,8 +15,8 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import added_rows
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import MAPPING
-from engagement_platform.layout.survey import Target
-from engagement_platform.layout.vacuum import floors
+from engagement_platform.maintenance.layout.survey import Target
+from engagement_platform.maintenance.layout.vacuum import floors
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant

@@ -24,7 +24,7 @@ from engagement_platform_tests.consumers.hour import put
 from engagement_platform_tests.consumers.lakes import PlainLake, Rows
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.ingestion.world import World
-from engagement_platform_tests.rollback.filled import FIRST, send
+from engagement_platform_tests.maintenance.rollback.filled import FIRST, send
 
 
 def streamed_into(rows: Rows, world: World, checkpoint: str) -> None:

@@ -23,7 +23,7 @@ from engagement_platform.local.process import Supervisor
 from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform_tests.alerting.receiver import Receiver
 from engagement_platform_tests.defs.browser import ask, needs_chromium, opened, picture
-from engagement_platform_tests.layout.seeded import SeededLake
+from engagement_platform_tests.maintenance.layout.seeded import SeededLake
 
 # Dagster is up in 15 s and a run takes 8, on two quiet cores; machines differ.
 UP_WITHIN_S = 180

@@ -14,9 +14,9 @@ from engagement_platform.defs.verification import ALIASES, SEE, TABLE_CHECKS, la
 from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import ALIAS
+from engagement_platform.maintenance.verify import Finding
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, open_stores
 from engagement_platform.settings import Settings
-from engagement_platform.verify import Finding
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
 LIMIT = timedelta(minutes=5)

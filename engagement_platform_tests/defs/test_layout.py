@@ -28,14 +28,14 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.lake.layout import LAYOUT_HISTORY
-from engagement_platform.layout.report import keep
+from engagement_platform.maintenance.layout.report import keep
 from engagement_platform.pii.vault import VAULT
 from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.defs.conftest import loaded
-from engagement_platform_tests.layout import logs
+from engagement_platform_tests.maintenance.layout import logs
 
 DATA = dg.AssetKey(["engagement", "data"])
 HEALTH = dg.AssetKey(["layout", "health"])

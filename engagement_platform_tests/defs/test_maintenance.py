@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.definitions import defs
 from engagement_platform.defs.maintenance import ORGANIZATIONS, key_of_organization
 from engagement_platform.defs.platform import Platform
-from engagement_platform_tests.layout.seeded import SeededLake, leased
+from engagement_platform_tests.maintenance.layout.seeded import SeededLake, leased
 
 HISTORY = dg.AssetKey(["layout", "history"])
 

@@ -16,7 +16,7 @@ import typer
 from pydantic import BaseModel
 
 from engagement_platform.cli import app
-from engagement_platform.guards.rules import RULES
+from engagement_platform.maintenance.guards.rules import RULES
 from engagement_platform.pipelines.declarations.kinds import (
     KafkaTableDeclaration,
     MergeOnReadEntityDeclaration,

@@ -29,8 +29,8 @@ from engagement_platform.settings import Settings, StoreSettings
 from engagement_platform_tests import plant
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.files_with import places_with
-from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.maintenance.guards.strangers import strangers
 from engagement_platform_tests.pipelines.kafka_tables.clicks import AT_ONCE, CLICK, World, click
 
 BOB, ANN = "bob-canary-1", "ann-1"

@@ -26,6 +26,8 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.lake.erased import ERASE_SUBJECTS, PSEUDONYM, current_files, is_erasure
 from engagement_platform.lake.lake import Lake
+from engagement_platform.maintenance.rollback.groups import RestoreRefused
+from engagement_platform.maintenance.rollback.plan import _refuse_erased_since
 from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.receipts import receipt, verify
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones, entity
@@ -33,8 +35,6 @@ from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.mutations.announce import newest_request
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.snapshot import current, current_names, snapshot
-from engagement_platform.rollback.groups import RestoreRefused
-from engagement_platform.rollback.plan import _refuse_erased_since
 from engagement_platform_tests.erasing.planted import (
     AMY,
     ANN,

@@ -14,6 +14,7 @@ from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
 from engagement_platform.lake.erased import current_files
+from engagement_platform.maintenance.verify import identity_findings, verify
 from engagement_platform.pipelines.jobs import (
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
@@ -24,7 +25,6 @@ from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import KafkaSettings, LayoutSettings
-from engagement_platform.verify import identity_findings, verify
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.files_with import places_with
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement

@@ -11,11 +11,11 @@ import pytest
 
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
+from engagement_platform.maintenance.verify import verify
 from engagement_platform.pipelines.jobs import parts_of, redrive_jobs, reread_job
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.settings import DecodingSettings
-from engagement_platform.verify import verify
 from engagement_platform_tests.ingestion.conftest import MakeWorld
 from engagement_platform_tests.ingestion.oracle import as_bytes, engagement
 from engagement_platform_tests.ingestion.world import NOW, World, ignore

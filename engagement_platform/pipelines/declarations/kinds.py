@@ -1,6 +1,6 @@
 """What may stand in a `defs.yaml` file, kind by kind: attributes of a component, and what the platform makes of them.
 
-The same classes are what Dagster's components are made of (`components`). Reading files is `declared`.
+The same classes are what Dagster's components are made of (`defs.components`). Reading files is `declared`.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.files_with import places_with
-from engagement_platform_tests.guards.strangers import strangers
+from engagement_platform_tests.maintenance.guards.strangers import strangers
 from engagement_platform_tests.pipelines.games.events import line
 
 BOB, AMY = "bob-canary", "amy-canary"

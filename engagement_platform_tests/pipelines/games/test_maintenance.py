@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from deltalake import DeltaTable
 
-from engagement_platform.layout.optimize import Asked, Done, optimize, planned
-from engagement_platform.layout.vacuum import Vacuumed, vacuum_tables
+from engagement_platform.maintenance.layout.optimize import Asked, Done, optimize, planned
+from engagement_platform.maintenance.layout.vacuum import Vacuumed, vacuum_tables
 from engagement_platform_tests.pipelines.games.conftest import World
 from engagement_platform_tests.pipelines.games.events import line
 

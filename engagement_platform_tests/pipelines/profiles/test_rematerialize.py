@@ -13,8 +13,8 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.profiles.snapshot import Snapshot
 from engagement_platform.pipelines.profiles.view import view
 from engagement_platform.settings import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
-from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.maintenance.guards.strangers import strangers
 from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
 from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, seen_by_rules, side_by_side

@@ -13,8 +13,8 @@ from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.jobs import parts_of, reread_job
-from engagement_platform_tests.guards.strangers import strangers
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
+from engagement_platform_tests.maintenance.guards.strangers import strangers
 from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
 from engagement_platform_tests.pipelines.profiles.histories import NOW, PROFILE, side_by_side

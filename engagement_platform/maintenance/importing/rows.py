@@ -1,0 +1,237 @@
+"""The columns of an old store, and its lines and rows as these columns, with a reason where one does not fit."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import date
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from engagement_platform.maintenance.importing.files import NO_VALUE, ImportRefused, Shape, Source, SourceFile
+
+PATH, VALUE, REASON = "__path", "__value", "__reason"
+STRICT = {"spark.sql.json.enablePartialResults": "false"}
+"""Configuration under which `read` has to be computed: a value that does not fit makes the whole of its JSON null."""
+
+_TEXT = "value"
+_SAMPLE = 200
+"""Files that are read, at most, to find the columns; spread over all of them."""
+_EMPTY, _CORRUPT = "\x1a", "__corrupt"
+_GLOB = re.compile(r"([\\{}\[\]*?])")
+_NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=.`]")
+
+
+def declared(path: Path, source: Source) -> StructType:
+    """Columns from a JSON object of names and types. Needs a session. Raises ImportRefused."""
+    try:
+        columns = {name: DataType.fromDDL(kind) for name, kind in json.loads(path.read_text(encoding="utf-8")).items()}
+    except Exception as error:
+        why = f'no JSON object of names and types of columns, such as {{"id": "long"}} ({str(error)[:200]})'
+        raise ImportRefused(str(path), why) from error
+    return _schema(columns, {name: columns.get(name, StringType()) for name in source.files[0].partition})
+
+
+def inferred(spark: SparkSession, source: Source) -> StructType:
+    """What Spark's readers find in up to 200 files; a column of several types gets one that holds them all.
+
+    Raises ImportRefused.
+    """
+    columns: dict[str, DataType] = {}
+    step = -(-len(source.files) // _SAMPLE)
+    folders = {name: _folder_type(source, name) for name in source.files[0].partition}
+    for shape, files in Source(source.folder, source.files[::step]).shapes.items():
+        for field in _loaded(spark, shape, _paths(source, files), infer=True).schema:
+            if field.name != "_corrupt_record":
+                columns[field.name] = _common(columns.get(field.name, NullType()), field.dataType)
+    return _schema(columns, folders)
+
+
+def _loaded(spark: SparkSession, shape: Shape, paths: list[str], *, infer: bool = False) -> DataFrame:
+    """Lines as `value`, or the columns of Parquet and ORC; infer: the columns of CSV and JSON lines, too."""
+    if shape.format in ("parquet", "orc"):
+        return spark.read.format(shape.format).load(paths)
+    if infer and shape.format == "csv":
+        options = {"header": "true", "inferSchema": "true", "escape": '"', "nullValue": "\\N", "sep": shape.separator}
+        return spark.read.options(**options).csv(paths)
+    if infer and shape.format == "jsonl":
+        return spark.read.option("inferTimestamp", "true").json(paths)
+    return spark.read.text(paths)
+
+
+def _paths(source: Source, files: Sequence[SourceFile]) -> list[str]:
+    """As Spark takes them, to which some characters stand for others."""
+    return [_GLOB.sub(r"\\\1", f"{source.folder}/{file.path}") for file in files]
+
+
+def _folder_type(source: Source, name: str) -> DataType:
+    """Whole numbers and days when each is written the same way again: `007` is a text."""
+    values = {value for file in source.files if (value := file.partition[name]) is not None}
+    for parsed, kind in ((int, LongType()), (date.fromisoformat, DateType())):
+        with suppress(ValueError):
+            if values and all(str(parsed(value)) == value for value in values):
+                return kind
+    return StringType()
+
+
+def _common(one: DataType, other: DataType) -> DataType:
+    """A type that holds the values of both; text where they are of different kinds.
+
+    Whole numbers are long: digits that fit into 32 bits in these files need not do so in others.
+    """
+    one, other = _wide(one), _wide(other)
+    if NullType() in (one, other) or one == other:
+        return other if isinstance(one, NullType) else one
+    if {type(one), type(other)} <= {LongType, DoubleType}:
+        return DoubleType()
+    return TimestampType() if {type(one), type(other)} == {DateType, TimestampType} else StringType()
+
+
+def _wide(kind: DataType) -> DataType:
+    if isinstance(kind, IntegralType):
+        return LongType()
+    if isinstance(kind, FloatType):
+        return DoubleType()
+    # Times without a zone are taken to be in UTC.
+    return TimestampType() if isinstance(kind, TimestampNTZType) else kind
+
+
+def _schema(columns: Mapping[str, DataType], folders: Mapping[str, DataType]) -> StructType:
+    fields = {**{name: kind for name, kind in columns.items() if name not in folders}, **folders}
+    if not fields.keys() - folders.keys():
+        raise ImportRefused("The source", "no column was found in its files; declare them by `--schema`")
+    odd = [name for name in fields if _NOT_IN_NAMES.search(name)]
+    if odd or len({name.lower() for name in fields}) < len(fields):
+        why = f"{odd[0]!r} is no name of a column of a Delta table" if odd else "two columns differ only in case"
+        raise ImportRefused("The source", f"{why}; declare the columns by `--schema`")
+    kinds = {name: StringType() if isinstance(kind, NullType) else kind for name, kind in fields.items()}
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
+def read(spark: SparkSession, source: Source, schema: StructType) -> DataFrame:
+    """All lines and rows of the source, each once.
+
+    Out: the schema's columns; PATH, relative to the source's folder; REASON, null where every value fits; VALUE, the
+    line where one does not, a row of Parquet and ORC as JSON. A column that a file lacks is null.
+    """
+    return reduce(
+        DataFrame.unionAll, (_parsed(spark, source, shape, files, schema) for shape, files in source.shapes.items())
+    )
+
+
+def _parsed(
+    spark: SparkSession, source: Source, shape: Shape, files: Sequence[SourceFile], schema: StructType
+) -> DataFrame:
+    folders = list(files[0].partition)
+    # The path of a file is a URI here.
+    path = F.url_decode(F.replace("_metadata.file_path", F.lit("+"), F.lit("%2B")))
+    rows = _loaded(spark, shape, _paths(source, files))
+    kinds = {name: kind for name, kind in rows.dtypes if name not in folders}
+    there = {name: F.col("`" + name.replace("`", "``") + "`") for name in kinds}
+    rows = rows.select("*", path.alias(PATH))
+    refusals: list[Column] = []
+    if shape.format in ("parquet", "orc"):
+        value = F.to_json(F.struct(*there.values()), {"ignoreNullFields": "false"}).cast("binary")
+    else:
+        kinds = {}
+        value = F.col(_TEXT).cast("binary")
+        refusals.append(F.when(~F.is_valid_utf8(_TEXT), "it is no UTF-8"))
+        if shape.format != "text":
+            wanted = [field.name for field in schema if field.name not in folders]
+            rows, there, more = (_of_json if shape.format == "jsonl" else _of_csv)(rows, shape, wanted)
+            refusals += more
+    found = {name: (column, kinds.get(name, "string")) for name, column in there.items()}
+    found |= {name: (_of_folder(name), "string") for name in folders}
+    fitted = []
+    for field in schema:
+        column, kind = found.get(field.name, (F.lit(None).cast(field.dataType), field.dataType.simpleString()))
+        fits, differs = _cast(column, kind, field.dataType)
+        refusals.append(F.when(differs, f"{field.name} is no {field.dataType.simpleString()}"))
+        fitted.append(fits.alias(field.name))
+    reason = F.coalesce(*refusals)
+    within = F.substring(PATH, F.locate(f"{source.folder}/", F.col(PATH)) + len(source.folder) + 1, F.length(PATH))
+    return rows.select(
+        *fitted, within.alias(PATH), F.when(reason.isNotNull(), value).alias(VALUE), reason.alias(REASON)
+    )
+
+
+def _of_folder(name: str) -> Column:
+    text = F.regexp_extract(PATH, f"/{re.escape(name)}=([^/]*)/", 1)
+    plain = F.coalesce(F.try_url_decode(F.replace(text, F.lit("+"), F.lit("%2B"))), text)
+    return F.when(text != NO_VALUE, plain)
+
+
+_Parsed = tuple[DataFrame, dict[str, Column], list[Column]]
+"""Lines that are records, the text of each column in them, and why a line as a whole is refused."""
+
+
+def _of_json(lines: DataFrame, _shape: Shape, wanted: Sequence[str]) -> _Parsed:
+    fields = ", ".join(f"`{name}`: string" for name in wanted)
+    # Between brackets, since from_json does not look at what follows an object.
+    listed = F.concat(F.lit("["), _TEXT, F.lit("]"))
+    records = F.from_json(listed, f"array<struct<{fields}>>", {"allowSingleQuotes": "false"})
+    lines = lines.where(F.trim(_TEXT) != "").withColumn("records", records)
+    first = F.get("records", F.lit(0))
+    refused = F.when((F.coalesce(F.size("records"), F.lit(0)) != 1) | first.isNull(), "it is not one JSON object")
+    return lines, {name: first[name] for name in wanted}, [refused]
+
+
+def _of_csv(lines: DataFrame, shape: Shape, wanted: Sequence[str]) -> _Parsed:
+    options = {
+        "sep": shape.separator, "escape": '"', "nullValue": "\\N", "emptyValue": _EMPTY, "maxCharsPerColumn": "-1",
+        "columnNameOfCorruptRecord": _CORRUPT,
+    }  # fmt: skip
+    columns = ", ".join(f"`{name}` string" for name in (*shape.names, _CORRUPT))
+    # Files that were put together have a header in their middle.
+    lines = lines.where((F.trim(_TEXT) != "") & (F.col(_TEXT) != shape.header))
+    lines = lines.withColumn("record", F.from_csv(_TEXT, columns, options))
+    record = F.col("record")
+    refusals = [
+        F.when(
+            (F.length(_TEXT) - F.length(F.replace(_TEXT, F.lit('"'), F.lit("")))) % 2 == 1,
+            "a quote is not closed on its line",
+        ),
+        F.when(F.lit(not set(shape.names) & set(wanted)), "the first line of its file names none of the columns"),
+        F.when(record[_CORRUPT].isNotNull(), f"it has not {len(shape.names)} fields"),
+    ]
+    texts = {name: record[name] for name in shape.names if name in wanted}
+    return lines, {name: F.when(text == _EMPTY, "").otherwise(text) for name, text in texts.items()}, refusals
+
+
+def _cast(column: Column, kind: str, wanted: DataType) -> tuple[Column, Column]:
+    """A value of one type in another one, and whether it does not fit without loss."""
+    if kind == wanted.simpleString():
+        return column, F.lit(False)
+    nested = kind.startswith(("struct<", "array<", "map<"))
+    text = F.to_json(column) if nested else column
+    if isinstance(wanted, StructType | ArrayType | MapType):
+        listed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), f"array<{wanted.simpleString()}>")
+        fits = F.get(listed, F.lit(0))
+    else:
+        fits = text.cast(wanted) if isinstance(wanted, BinaryType) else text.try_cast(wanted)
+    differs = fits.isNull()
+    if not nested and kind not in ("string", "binary") and not isinstance(wanted, StringType | BinaryType):
+        differs = ~fits.try_cast(kind).eqNullSafe(column)
+    return fits, column.isNotNull() & differs

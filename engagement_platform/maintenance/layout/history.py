@@ -1,0 +1,95 @@
+"""What OPTIMIZE did, in `layout/history`: predicted gain beside the actual one, written after each table and read back.
+
+Imports neither Spark nor its library, since the doctor reads it. What a row means is in its contract, `lake/layout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import scan
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.layout import LAYOUT_HISTORY
+from engagement_platform.maintenance.layout import files
+from engagement_platform.maintenance.layout.files import LogNotReadable, NotADeltaTable
+from engagement_platform.maintenance.layout.survey import Target, in_lake
+from engagement_platform.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REMEMBERED_DAYS = 60
+"""Days of history that are looked at, so that it costs the same in the third year as in the first."""
+
+Outcome = Mapping[str, object]
+"""A row of `layout/history`, by its columns."""
+
+
+@dataclass(frozen=True)
+class Last:
+    """What the last rewrite of a partition left."""
+
+    fingerprint: str | None
+    target_file_bytes: int
+
+
+def remember(settings: Settings, table: str, done: Sequence[Outcome], spark: SparkSession) -> None:
+    """Append the rows of one table, once."""
+    from engagement_platform.lake.optimize import record
+
+    # Grows from run to run; a run that writes the same rows twice writes them once.
+    begun = max(int(one["started_ts"].timestamp() * 1_000_000) for one in done)  # type: ignore[attr-defined]
+    txn = Transaction(f"layout/history/optimize/{table}", begun)
+    record(settings, LAYOUT_HISTORY, table_of(done, LAYOUT_HISTORY), txn, spark)
+
+
+def last_rewrites(settings: Settings, table: str) -> Mapping[str, Last]:
+    """What the last rewrite of each partition left. Raises LogNotReadable.
+
+    A partition whose rewrite is longer ago is judged by its files alone; at worst it is rewritten once more.
+    """
+    done = _rows(settings, ("partition", "target_file_bytes", "fingerprint", "started_ts"), [table])
+    rows = done.sort_by("started_ts").to_pylist()
+    return {one["partition"]: Last(one["fingerprint"], one["target_file_bytes"]) for one in rows}
+
+
+def predicted_and_actual(settings: Settings, tables: Sequence[Target], most: int = 100) -> dict[str, list[Outcome]]:
+    """What was done last to each table, newest first: predicted beside actual.
+
+    Tables that were never mended from here are left out, and all are when the history cannot be read, which the doctor
+    says of that table itself. A table outside of the lake goes by its path.
+    """
+    found: dict[str, list[Outcome]] = {t.name: [] for t in tables if in_lake(settings, t) or t.name == t.uri}
+    if not found:
+        return {}
+    try:
+        known = _rows(settings, LAYOUT_HISTORY.column_names, list(found))
+    except LogNotReadable:
+        return {}
+    for one in known.sort_by([("started_ts", "descending")]).to_pylist():
+        if len(found[one["table_name"]]) < most:
+            found[one["table_name"]].append(one)
+    return {name: some for name, some in found.items() if some}
+
+
+def as_json(outcome: Outcome) -> dict[str, object]:
+    """What JSON can say of it, by the names of the columns; times in ISO 8601."""
+    shown = ((name, value) for name, value in outcome.items() if name != "fingerprint")
+    return {name: value.isoformat() if isinstance(value, date) else value for name, value in shown}
+
+
+def _rows(settings: Settings, columns: Sequence[str], tables: Sequence[str]) -> pa.Table:
+    """Columns of what was done to tables in the last REMEMBERED_DAYS, in no order; none before the first OPTIMIZE."""
+    today = datetime.now(UTC).date()
+    days = [today - timedelta(days=back) for back in range(-1, REMEMBERED_DAYS)]
+    try:
+        opened = files.open_table(LAYOUT_HISTORY.uri(settings.lake), LAYOUT_HISTORY.name)
+    except NotADeltaTable:
+        return table_of([], LAYOUT_HISTORY, *columns)
+    return scan.find(opened, list(columns), {"table_name": tables, "ingestion_date": days})

@@ -1,0 +1,260 @@
+"""Gives the Data Table another layout: what that takes, who has to agree, and the proof that every row is still there.
+
+Rows are written by `lake/repartition`, in one commit: a run that dies leaves the old layout or the new one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from math import ceil
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engagement_platform.engine.fencing import lease_transaction
+from engagement_platform.engine.job import Callbacks, Stores
+from engagement_platform.engine.lease import Lease
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
+from engagement_platform.errors import PlatformError
+from engagement_platform.lake import driver_lease, log
+from engagement_platform.lake.engagement import data_table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.repartition import WrittenMeanwhile, cluster, last_relaid, organizations, relay, scheme_of
+from engagement_platform.lake.restore import Checksum, checksums, rolled_back, whole
+from engagement_platform.lake.session import spark_session
+from engagement_platform.maintenance.layout.remedies import readable
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, REREAD_ENGAGEMENTS, open_stores
+from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.settings import LayoutScheme, Settings
+
+MIGRATE = "migrate-layout"
+
+WRITERS = (APPLY_MUTATIONS, INGEST_ENGAGEMENTS, REMATERIALIZE_ALIASES, REREAD_ENGAGEMENTS)
+"""Jobs that write the Data Table under a lease of their own; those of a redrive, and restores, are kept out by the
+table's."""
+
+
+class NotMigratable(PlatformError):
+    """A table that cannot be given another layout, or not now."""
+
+    def __init__(self, table: str, why: str) -> None:
+        super().__init__(f"{table} cannot be given another layout: {why}. Nothing was changed.")
+
+
+class MigrationDiffers(PlatformError):
+    """The table holds something else in its new layout."""
+
+    def __init__(self, table: str, versions: tuple[int, int], sums: tuple[Checksum, Checksum], after: str) -> None:
+        self.table, self.versions, self.sums = table, versions, sums
+        before, now = sums
+        super().__init__(
+            f"Version {versions[1]} of {table} has another layout than version {versions[0]} and other rows: "
+            f"{now.rows:,} with the sum {now.total} instead of {before.rows:,} with {before.total}. {after} Did "
+            "something outside the platform write meanwhile? Otherwise this is a defect: please report it."
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a migration would do. tasks: of Spark, that write the rows; agreed: whether the settings say the layout."""
+
+    table: str
+    version: int
+    now: LayoutScheme
+    wanted: LayoutScheme
+    rows: int
+    files: int
+    bytes: int
+    tasks: int
+    agreed: bool
+
+    def as_json(self) -> dict[str, object]:
+        """Everything by name."""
+        return dict(vars(self))
+
+    def __str__(self) -> str:
+        if self.now == self.wanted:
+            return f"{self.table} is {self.now} already, at version {self.version}."
+        first = f" First set ENGAGEMENT_PLATFORM_LAYOUT__SCHEME={self.wanted} for every process."
+        return (
+            f"{self.table} from {self.now} to {self.wanted}: {self.rows:,} rows, {self.files:,} files, "
+            f"{readable(self.bytes)} to rewrite.{'' if self.agreed else first}"
+        )
+
+
+@dataclass(frozen=True)
+class Migrated:
+    """A table that has the layout.
+
+    versions: before and after; None: it was made so. rows: what both hold; None: they are not readable any more.
+    """
+
+    plan: Plan
+    versions: tuple[int, int] | None
+    rows: int | None
+    checksum: str | None
+    files_after: int
+    seconds: float
+
+    def as_json(self) -> dict[str, object]:
+        """Plan and outcome."""
+        return {
+            **self.plan.as_json(),
+            "from_version": self.versions[0] if self.versions else None,
+            "to_version": self.versions[1] if self.versions else None,
+            "checked_rows": self.rows,
+            "checksum": self.checksum,
+            "files_now": self.files_after,
+            "took_seconds": round(self.seconds, 1),
+        }
+
+    def __str__(self) -> str:
+        if self.versions is None:
+            return f"{self.plan.table} was made {self.plan.wanted} and never migrated. Nothing to do."
+        before, made = self.versions
+        if self.rows is None:
+            return f"{self.plan.table} is {self.plan.wanted} since version {made}, too long ago to be compared again."
+        return (
+            f"{self.plan.table} is {self.plan.wanted} since version {made}: {self.rows:,} rows, equal to those of "
+            f"version {before}; {self.files_after:,} files now, {self.seconds:.1f} s."
+        )
+
+
+def plan(settings: Settings, table: str, wanted: LayoutScheme) -> Plan:
+    """What it takes to give a table a layout. Reads its log; changes nothing. Raises NotMigratable."""
+    data = data_table(wanted)
+    if table != data.name:
+        raise NotMigratable(table, f"only {data.name} has more than one layout")
+    uri = data.uri(settings.lake)
+    found, now = log.open_log(uri), scheme_of(uri)
+    if found is None:
+        raise NotMigratable(table, f"there is none yet, the first run makes it with layout.scheme = {wanted}")
+    if now is None:
+        raise NotMigratable(table, f"it is partitioned by {', '.join(found.metadata().partition_columns)}")
+    if now != wanted and found.metadata().configuration.get("delta.enableChangeDataFeed") == "true":
+        raise NotMigratable(
+            table,
+            "its change data feed (delta.enableChangeDataFeed) would show every row as deleted and inserted. Let its "
+            "readers catch up, set the property to false, migrate, set it again, and let them go on from the version "
+            "after the migration",
+        )
+    files = pa.table(found.get_add_actions(flatten=True))
+    held = int(pc.sum(files.column("size_bytes")).as_py() or 0)
+    return Plan(
+        table=table,
+        version=int(found.version()),
+        now=now,
+        wanted=wanted,
+        rows=int(pc.sum(files.column("num_records")).as_py() or 0),
+        files=files.num_rows,
+        bytes=held,
+        tasks=max(ceil(held / settings.maintenance.target_file_bytes), settings.spark.shuffle_partitions),
+        agreed=settings.layout.scheme == wanted,
+    )
+
+
+def migrate(settings: Settings, table: str, wanted: LayoutScheme, callbacks: Callbacks | None = None) -> Migrated:
+    """Give the Data Table another layout. Raises what `Migration.run` raises."""
+    stores = open_stores(settings)
+    with spark_session(settings, MIGRATE) as spark:
+        return Migration(Lake(spark, settings), stores, callbacks or Callbacks()).run(table, wanted)
+
+
+@dataclass(frozen=True)
+class Migration:
+    """What a migration is made with. callbacks: `observe` is called at: leased, relaid, verified."""
+
+    lake: Lake
+    stores: Stores
+    callbacks: Callbacks = field(default_factory=Callbacks)
+
+    def run(self, table: str, wanted: LayoutScheme) -> Migrated:
+        """Migrate, or, where that was done before, compare the two versions once more.
+
+        Raises NotMigratable, LeaseUnavailable, OthersBatchUnfinished, WrittenMeanwhile, MigrationDiffers.
+        """
+        settings, began, data = self.lake.settings, time.monotonic(), data_table(wanted)
+        planned = plan(settings, table, wanted)
+        if not planned.agreed:
+            raise NotMigratable(
+                table,
+                f"layout.scheme is {settings.layout.scheme}, and jobs would refuse the table afterwards. Set "
+                f"ENGAGEMENT_PLATFORM_LAYOUT__SCHEME={wanted} (or layout.scheme in platform.toml) for every process "
+                "first; until the table is migrated, new runs stop without having written anything",
+            )
+        with self._alone(table) as leases:
+            # Planned anew: the table may have been written or migrated while this waited.
+            planned = plan(settings, table, wanted)
+            self.callbacks.observe("leased")
+
+            def guard() -> None:
+                for lease in leases:
+                    lease.check()
+                driver_lease.check(self.lake.root)
+
+            if relaying := planned.now != wanted:
+                # As folders of a partitioned table, ids of any kind: a clustered one takes them all.
+                self.lake.accept_folders("organization_id", organizations(self.lake, data), data)
+                # The table's lease is the last of them.
+                relay(self.lake, wanted, planned.tasks, replace(lease_transaction(leases[-1].fence), guard=guard))
+                if scheme_of(self.lake.uri(data)) != wanted:
+                    raise WrittenMeanwhile(table, "a later holder of the table's lease has written to it")
+                self.callbacks.observe("relaid")
+            versions, found = self._compared(wanted, guard, again=not relaying)
+            self.callbacks.observe("verified")
+            if wanted == "liquid":
+                cluster(self.lake, data, guard)
+            files = log.open_log(self.lake.uri(data))
+            assert files is not None, f"{table} is gone"
+            rows, checksum = (found.rows, found.total) if found else (None, None)
+            return Migrated(planned, versions, rows, checksum, len(files.file_uris()), time.monotonic() - began)
+
+    def _compared(
+        self, wanted: LayoutScheme, guard: Callable[[], None], *, again: bool
+    ) -> tuple[tuple[int, int] | None, Checksum | None]:
+        """Compare the rows before and after the commit that gave the table its layout. Raises MigrationDiffers.
+
+        again: the commit is not of this run; when its versions are gone meanwhile, there is nothing to compare.
+        """
+        data = data_table(wanted)
+        relaid = last_relaid(self.lake.uri(data))
+        if relaid is None or relaid[1] != wanted:
+            return None, None
+        versions = (relaid[0] - 1, relaid[0])
+        if again and not all(whole(self.lake, data, version) for version in versions):
+            return versions, None
+        before, made = checksums(self.lake, [(data, version) for version in versions])
+        if before == made:
+            return versions, made
+        after = f"`engagement-platform restore` takes it back, or read version {versions[0]} as long as it is kept."
+        if self.lake.version(data) == versions[1]:
+            rolled_back(self.lake, data, versions[0], guard)
+            after = f"The table was taken back to version {versions[0]}."
+        raise MigrationDiffers(data.name, versions, (before, made), after)
+
+    @contextmanager
+    def _alone(self, table: str) -> Iterator[Sequence[Lease]]:
+        """Hold the leases of the jobs that write the table, and its own; none of them is in the middle of a batch.
+
+        A drain holds its job's lease from its first batch to its last, and has the layout of its start in mind.
+        In one order, and the table's last: those who hold one job and want tables never wait in a circle.
+        """
+        with ExitStack() as held:
+            leases = [
+                held.enter_context(
+                    self.stores.leases.acquire(
+                        name,
+                        purpose=MIGRATE,
+                        wait=self.lake.settings.stores.lease_wait,
+                        on_wait=lambda holder, name=name: self.callbacks.on_wait(name, holder),  # type: ignore[misc]
+                    )
+                )
+                for name in [*(f"job/{job}" for job in sorted(WRITERS)), f"table/{table}"]
+            ]
+            if others := blocking_batches("", {table}, self.stores.checkpoints.unfinished()):
+                raise OthersBatchUnfinished(MIGRATE, {table}, others)
+            yield leases

@@ -1,0 +1,189 @@
+"""One version of a table as its log has it: shape, newest commits, live files, partitions with their figures.
+
+Reads the log in this process, about 1 KB a file, and nothing else. The doctor judges it, maintenance plans by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engagement_platform.errors import PlatformError, first_line
+from engagement_platform.lake import log
+from engagement_platform.lake.log import Value
+from engagement_platform.maintenance.layout import files, statistics
+from engagement_platform.maintenance.layout.delta_log import Recent, recent, segment
+from engagement_platform.maintenance.layout.files import LogNotReadable, NotADeltaTable, Shape
+from engagement_platform.settings import Settings
+
+CLUSTERED_BY = {"engagement/data": "engagement_date"}
+"""Columns that the platform's own tables are Z-ordered by, whether or not that has been done yet."""
+
+
+class NoSuchTable(PlatformError):
+    """Neither a table of the lake nor a folder."""
+
+    def __init__(self, target: str, root: str, there: list[str]) -> None:
+        self.target = target
+        known = f"Tables in {root}: {', '.join(there)}" if there else f"There are no tables in {root} yet"
+        super().__init__(f"There is no table {target!r}, and no such folder. {known}.")
+
+
+class UnknownColumn(PlatformError):
+    """A clustering column that the table does not have."""
+
+    def __init__(self, table: str, column: str, there: list[str]) -> None:
+        super().__init__(f"The table {table} has no column {column!r} to look at. It has: {', '.join(there)}.")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table: where it is, and what to call it."""
+
+    name: str
+    uri: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A table. live: rows of `files.live_files`; partitions: rows of `statistics.by_partition`.
+
+    clustering: the column whose ranges decide which files are skipped. where: the values of each partition by its
+    name, such as `organization_id=org-7`: an id may hold what separates the parts of a name.
+    """
+
+    target: Target
+    shape: Shape
+    recent: Recent
+    clustering: str | None
+    live: pa.Table
+    partitions: pa.Table
+    where: Mapping[str, tuple[Value, ...]]
+
+    @property
+    def liquid(self) -> bool:
+        """Whether the table is clustered by Delta itself."""
+        return bool(self.recent.clustered_by)
+
+    @property
+    def append_only(self) -> bool:
+        """Whether rows are only ever added, so that OPTIMIZE conflicts with no writer."""
+        return self.shape.properties.get("delta.appendOnly") == "true"
+
+    @property
+    def order_by(self) -> str | None:
+        """The column that OPTIMIZE has to order by; None where there is none, or Delta clusters the table itself."""
+        return None if self.liquid else self.clustering
+
+    def paths(self, partition: str) -> frozenset[str]:
+        """The live files of a partition, as the log spells them."""
+        return frozenset(self.live.filter(pc.equal(self.live["partition"], partition))["path"].to_pylist())
+
+    def only(self, column: str, value: str) -> Survey:
+        """Only the partitions in which a column has a value; none where the table is not partitioned by it."""
+        kept = [name for name, of in self.where.items() if any(v.column == column and v.text == value for v in of)]
+        chosen = pc.is_in(self.partitions.column("partition"), pa.array(kept, pa.string()))
+        return replace(self, partitions=self.partitions.filter(chosen))
+
+
+def fingerprint(paths: Iterable[str]) -> str:
+    """The same as long as a partition has the same files."""
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:32]
+
+
+def survey(
+    settings: Settings, table: Target, *, target_file_bytes: int | None = None, clustering: str | None = None
+) -> Survey:
+    """Read a table's log. Raises NotADeltaTable, LogNotReadable, UnknownColumn.
+
+    target_file_bytes: up to which files are merged; default: `health.target_file_bytes`. clustering: instead of the
+    column that the platform declares, else the table's own, else the one it was last Z-ordered by.
+    """
+    limits = settings.health
+    opened = files.open_table(table.uri, table.name)
+    what = files.shape(opened)
+    lately = recent(segment(table.uri), most=limits.history_commits, small_file_bytes=limits.small_file_bytes)
+    column = clustering_column(table, what, lately, clustering)
+    live = files.live_files(opened, what, column)
+    partitions = statistics.by_partition(
+        live,
+        small_file_bytes=limits.small_file_bytes,
+        target_file_bytes=target_file_bytes or limits.target_file_bytes,
+        clustered=column is not None,
+    )
+    names = ["partition", *(f"value.{name}" for name in what.partitioned_by)]
+    where = {
+        row["partition"]: tuple(Value(n, row[f"value.{n}"], what.kinds[n]) for n in what.partitioned_by)
+        for row in live.select(names).group_by(names).aggregate([]).to_pylist()
+    }
+    return Survey(table, what, lately, column, live, partitions, where)
+
+
+def clustering_column(table: Target, what: Shape, lately: Recent, asked: str | None) -> str | None:
+    """The column to measure ranges of; None when there is none, or files are in partitions by it anyway."""
+    if asked is not None and asked not in what.leaves:
+        raise UnknownColumn(table.name, asked, list(what.leaves))
+    logical = {stored: name for name, stored in what.leaves.items()}
+    z_ordered = lately.z_ordered.z_order_by if lately.z_ordered else ()
+    declared = [CLUSTERED_BY[table.name]] if table.name in CLUSTERED_BY and not lately.clustered_by else []
+    candidates = [asked] if asked else [*declared, *(logical.get(c, c) for c in lately.clustered_by), *z_ordered]
+    return next((c for c in candidates if c in what.leaves and c not in what.partitioned_by), None)
+
+
+def in_lake(settings: Settings, table: Target) -> bool:
+    """Whether a table is one of the platform's lake, where writers take its commit lock and maintenance remembers."""
+    return table.uri.startswith(f"{settings.lake}/")
+
+
+def targets(settings: Settings, asked: str | None = None) -> Iterator[Target]:
+    """One table, or all that are in the lake; one whose writer has not made the first commit yet is left out.
+
+    Raises NoSuchTable, NotADeltaTable.
+    """
+    if asked is not None:
+        yield target(settings, asked)
+        return
+    for name in log.tables(settings.lake):
+        uri = f"{settings.lake}/{name}"
+        try:
+            there = _has_log(uri)
+        except LogNotReadable:
+            there = True  # reading the table says why it cannot be read
+        if there:
+            yield Target(name, uri)
+
+
+def target(settings: Settings, asked: str) -> Target:
+    """The table of a name below the lake's root, or of a path or URI.
+
+    Raises NoSuchTable, NotADeltaTable, LogNotReadable.
+    """
+    named = f"{settings.lake}/{asked.strip('/')}"
+    if not asked.startswith(("/", ".", "~")) and "://" not in asked and _has_log(named):
+        return Target(asked.strip("/"), named)
+    if "://" in asked and not asked.startswith("file://"):
+        # Spelled s3:// or s3a://: the lake's tables go by their names, and Hadoop knows the second alone.
+        uri, lake = log.storage_uri(asked.rstrip("/")), log.storage_uri(settings.lake)
+        if uri.startswith(f"{lake}/"):
+            return Target(uri.removeprefix(f"{lake}/"), settings.lake + uri.removeprefix(lake))
+        uri = f"s3a{uri.removeprefix('s3')}" if uri.startswith("s3://") else uri
+        return Target(uri, uri)
+    path = Path(asked.removeprefix("file://")).expanduser().absolute()
+    if not path.exists():
+        raise NoSuchTable(asked, settings.lake, log.tables(settings.lake))
+    if not _has_log(str(path)):
+        raise NotADeltaTable(asked)
+    # A table of the lake goes by its name: leases, and what maintenance remembers, are kept under that.
+    return Target(str(path).removeprefix(f"{settings.lake}/"), str(path))
+
+
+def _has_log(uri: str) -> bool:
+    try:
+        return segment(uri).version >= 0
+    except OSError as error:
+        raise LogNotReadable(uri, first_line(error)) from error

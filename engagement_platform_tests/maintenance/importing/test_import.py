@@ -1,0 +1,171 @@
+"""Old stores imported: every format, what does not fit, ends in the middle, and files that change."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import SparkSession
+
+from engagement_platform.lake.lake import Lake
+from engagement_platform.maintenance.importing.files import ImportRefused, Source, find
+from engagement_platform.maintenance.importing.job import (
+    APPENDED,
+    COMPACTED,
+    PLANNED,
+    REFUSED,
+    ImportDiffers,
+    import_into,
+)
+from engagement_platform.maintenance.importing.rows import inferred
+from engagement_platform.settings import Settings
+from engagement_platform_tests.maintenance.importing.stores import (
+    called,
+    imported,
+    quarantined,
+    row,
+    rows_in,
+    store,
+    text_of,
+    written,
+)
+
+
+def test_a_mixed_store_becomes_one_table_with_every_row_once(home: Path) -> None:
+    rows, table = store(home / "store"), home / "home/lake/old/clicks"
+    sizes = [path.stat().st_size for path in (home / "store").rglob("*") if path.is_file()]
+    written(home / "store", "_temporary/0/part-9.csv", b"id\n99\n")
+    written(home / "store", "_hour=7/.part-0.csv.crc", b"crc")
+    shown = called("store", "old/clicks", input="n\n")
+    assert shown.exit_code == 1
+    assert not table.exists(), "columns were shown, and refused"
+    assert all(word in shown.output for word in ("timestamp", "double", "partition", "csv (gzip)"))
+    report = imported("store", "old/clicks", "--yes")
+    assert Counter(tuple(one.values()) for one in rows_in(table)) == Counter(rows)
+    assert DeltaTable(str(table)).metadata().partition_columns == ["_hour", "city"]
+    assert (report["rows"], report["rejected"]) == (len(rows), 0)
+    assert (report["files_before"], report["bytes_before"]) == (len(sizes), sum(sizes))
+    in_use = [Path(uri.removeprefix("file://")) for uri in DeltaTable(str(table)).file_uris()]
+    assert (report["files_after"], report["bytes_after"]) == (3, sum(path.stat().st_size for path in in_use))
+    again = imported("store", "old/clicks", "--yes")
+    assert (again["rows"], again["checksum"]) == (len(rows), report["checksum"])
+    assert len(rows_in(table)) == len(rows)
+
+
+def test_what_does_not_fit_is_in_quarantine_whole_and_with_its_reason(home: Path) -> None:
+    source = home / "store"
+    written(
+        source,
+        "a.csv",
+        b'\xef\xbb\xbfid,name\r\n1,one\r\nx,two\n3\n"4","a ""b"", c"\n\n5,"open\n6,six\n7,\xff\n8,""\n9,\n',
+    )
+    written(source, "b.jsonl", b'{"id": 10, "name": "ten"}\n{"id": 11} junk\n{"id":12}{"id":13}\n[1]\n{"id": "x"}\n\n')
+    written(source, "e.csv", b"one,two\n1,2\n")
+    pq.write_table(pa.table({"id": pa.array([20, 2**40, 22]), "name": ["a", "b", "c"]}), source / "f.parquet")
+    (home / "schema.json").write_text('{"id": "int", "name": "string"}')
+    report = imported("store", "old/bad", "--schema", "schema.json")
+    rows = {(one["id"], one["name"]) for one in rows_in(home / "home/lake/old/bad")}
+    assert rows == {(1, "one"), (4, 'a "b", c'), (6, "six"), (8, ""), (9, None), (10, "ten"), (20, "a"), (22, "c")}
+    assert {(one["path"], one["value"]): one["reason"] for one in quarantined(home)} == {
+        ("a.csv", b"x,two"): "id is no int",
+        ("a.csv", b"3"): "it has not 2 fields",
+        ("a.csv", b'5,"open'): "a quote is not closed on its line",
+        ("a.csv", b"7,\xff"): "it is no UTF-8",
+        ("b.jsonl", b'{"id": 11} junk'): "it is not one JSON object",
+        ("b.jsonl", b'{"id":12}{"id":13}'): "it is not one JSON object",
+        ("b.jsonl", b"[1]"): "it is not one JSON object",
+        ("b.jsonl", b'{"id": "x"}'): "id is no int",
+        ("e.csv", b"1,2"): "the first line of its file names none of the columns",
+        ("f.parquet", b'{"id":1099511627776,"name":"b"}'): "id is no int",
+    }
+    assert (report["rows"], report["rejected"]) == (len(rows), len(quarantined(home)))
+
+
+def test_plain_text_is_lines_and_what_cannot_be_imported_is_refused_by_its_name(home: Path) -> None:
+    source = home / "store"
+    written(source, "a.log", b"one\r\n\ntwo \xe2\x82\xac\nbroken \xff\nlast")
+    report = imported("store", "old/text", "--yes")
+    assert {one["value"] for one in rows_in(home / "home/lake/old/text")} == {"one", "", "two €", "last"}
+    assert (report["rows"], report["rejected"]) == (4, 1)
+    for name in ("b.rc", "b.csv.zst", "b.parquet.gz", "b.parquet"):
+        written(source, name, b"RCF\x01 of Hive")
+        refused = called("store", "old/other", "--yes").exception
+        assert isinstance(refused, ImportRefused)
+        assert name in str(refused)
+        (source / name).unlink()
+    written(source, "broken.log.gz", gzip.compress(b"line\n" * 9)[:-12])
+    assert called("store", "old/other", "--yes").exit_code == 1
+    assert rows_in(home / "home/lake/old/other") == [], "everything is read before anything is written"
+    assert isinstance(called("nowhere", "old/other", "--yes").exception, ImportRefused)
+    assert called("store", "engagement/data", "--yes").exit_code == 2
+    for declaration in ("[]", '{"value": "strin"}', '{"a b": "string"}'):
+        (home / "bad.json").write_text(declaration)
+        assert isinstance(called("store", "old/other", "--schema", "bad.json").exception, ImportRefused)
+
+
+class Ended(Exception):
+    """A process that ends at a point."""
+
+
+def ending_at(point: str) -> Callable[[str], None]:
+    def observe(passed: str) -> None:
+        if passed == point:
+            raise Ended
+
+    return observe
+
+
+def test_an_import_that_ends_anywhere_goes_on_and_adds_nothing_twice(home: Path, spark: SparkSession) -> None:
+    written(home / "store", "a.csv", text_of([row(n) for n in range(5)], "csv"))
+    written(home / "store", "b.csv", text_of([row(n) for n in range(5, 9)], "csv") + b"no record\n")
+    lake, source = Lake(spark, Settings()), find(str(home / "store"))
+    columns = inferred(spark, Source(source.folder, source.files[:1]))
+    for point in (PLANNED, APPENDED, REFUSED, COMPACTED):
+        with pytest.raises(Ended):
+            import_into(lake, "old/clicks", source, columns, ending_at(point))
+    report = import_into(lake, "old/clicks", source, columns)
+    rows = Counter(tuple(one.values()) for one in rows_in(home / "home/lake/old/clicks"))
+    assert rows == Counter(tuple(row(n).values()) for n in range(9))
+    assert (report.rows, report.rejected, len(quarantined(home))) == (9, 1, 1)
+
+
+def test_columns_are_the_narrowest_that_hold_all_and_come_back_as_they_were_printed(home: Path) -> None:
+    written(home / "store", "a.csv", b"id,score,at,day,what\n1,2,2026-11-01,2026-11-01,x\n")
+    times = '"at": "2026-11-02T01:30:00+02:00"'
+    written(home / "store", "b.jsonl", f'{{"id": 2, "score": 0.5, {times}, "what": "5", "more": {{"a": 1}}}}'.encode())
+    pq.write_table(pa.table({"id": pa.array([3], pa.int32()), "more": [{"b": [True]}]}), home / "store" / "c.parquet")
+    shown = called("store", "old/declared", "--show")
+    columns = json.loads(shown.stdout)
+    assert columns == {
+        "id": "bigint", "score": "double", "at": "timestamp", "day": "date", "what": "string", "more": "string",
+    }  # fmt: skip
+    (home / "columns.json").write_text(json.dumps({**columns, "more": "struct<a:bigint,b:array<boolean>>"}))
+    assert imported("store", "old/declared", "--schema", "columns.json")["rows"] == 3
+    rows = {one["id"]: one for one in rows_in(home / "home/lake/old/declared")}
+    assert rows[1]["at"] == datetime.fromisoformat("2026-11-01T00:00:00+00:00")
+    assert rows[2]["at"] == datetime.fromisoformat("2026-11-01T23:30:00+00:00")
+    assert [rows[n]["what"] for n in (1, 2)] == ["x", "5"]
+    assert [rows[n]["more"] for n in (1, 2, 3)] == [None, {"a": 1, "b": None}, {"a": None, "b": [True]}]
+
+
+def test_an_import_stops_where_files_changed_and_where_the_table_is_not_what_was_read(home: Path) -> None:
+    source, table = home / "store", home / "home/lake/old/clicks"
+    for name in ("a.csv", "b.csv"):
+        written(source, name, text_of([row(n) for n in range(5)], "csv"))
+    imported("store", "old/clicks", "--yes")
+    write_deltalake(str(table), DeltaTable(str(table)).to_pyarrow_table().slice(0, 1), mode="append")
+    differs = called("store", "old/clicks", "--yes").exception
+    assert isinstance(differs, ImportDiffers)
+    assert "11 with" in str(differs)
+    assert "10 rows" in str(differs)
+    written(source, "b.csv", text_of([row(n) for n in range(6)], "csv"))
+    assert isinstance(called("store", "old/clicks", "--yes").exception, ImportRefused)
+    assert len(rows_in(table)) == 11

@@ -1,0 +1,96 @@
+"""The log folder, its commits and removed files."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from engagement_platform.maintenance.layout.delta_log import Removed, recent, segment
+from engagement_platform.maintenance.layout.files import DEFAULT_RETENTION, retention
+from engagement_platform_tests.maintenance.layout import logs
+
+KB = 1024
+NOW = datetime(2026, 1, 15, tzinfo=UTC)
+
+
+def many_commits(path: Path, count: int) -> Path:
+    logs.table(path)
+    for version in range(1, count + 1):
+        values = {"organization_id": f"o{version}"}
+        logs.commit(path, version, [logs.info(), logs.add(f"f{version}", 9 * KB, partition=values)])
+    return path
+
+
+def test_the_newest_checkpoint_counts(tmp_path: Path) -> None:
+    path = many_commits(tmp_path / "t", 6)
+    for version in (2, 4):
+        DeltaTable(str(path), version=version).create_checkpoint()
+    found = segment(str(path))
+    assert (found.version, found.checkpoint, found.after_checkpoint) == (6, 4, (5, 6))
+
+
+def test_commits_tell_how_they_spread_their_files(tmp_path: Path) -> None:
+    path = logs.table(tmp_path / "t")
+    big = logs.add("big", 600 * KB, partition={"organization_id": "o9"})
+    logs.commit(path, 1, [logs.info(), *logs.files(3, 9 * KB, "o1"), *logs.files(1, 9 * KB, "o2"), big])
+    logs.commit(path, 2, [logs.info("OPTIMIZE", zOrderBy='["day","id"]'), *logs.files(9, 9 * KB, "o3")])
+    logs.commit(path, 3, [logs.info("VACUUM END", at_ms=logs.SOME_MS + 5)])
+    found = recent(segment(str(path)), most=3, small_file_bytes=500 * KB)
+    assert [c.operation for c in found.commits] == ["VACUUM END", "OPTIMIZE", "WRITE"]
+    ratio, worst = found.scattered
+    assert (ratio, worst.version if worst else None) == (2.0, 1)
+    assert (found.commits[2].files_added, found.commits[2].small_partitions_touched) == (5, 2)
+    assert found.versions_since_optimize == 1
+    assert found.z_ordered is not None
+    assert found.z_ordered.z_order_by == ("day", "id")
+    assert found.last_vacuum == datetime.fromtimestamp((logs.SOME_MS + 5) / 1000, UTC)
+    assert (found.checkpoint, found.checkpoint_lag) == (None, 4)
+
+
+def test_what_is_older_than_the_commits_looked_at_is_not_known(tmp_path: Path) -> None:
+    path = logs.table(tmp_path / "t")
+    logs.commit(path, 1, [logs.info("OPTIMIZE"), *logs.files(1, 9)])
+    for version in range(2, 6):
+        logs.commit(path, version, [logs.info()])
+    assert recent(segment(str(path)), most=4, small_file_bytes=1).versions_since_optimize is None
+
+
+def test_tombstones_come_from_the_checkpoint_and_from_commits_and_end_with_a_restore(tmp_path: Path) -> None:
+    path = logs.table(tmp_path / "t", logs.files(3, 9 * KB))
+    first, second, third = logs.files(3, 9 * KB)
+    recently = int(datetime.now(UTC).timestamp() * 1000)
+    logs.commit(path, 1, [logs.info(), logs.remove(first, recently), logs.remove(third, recently)])
+    DeltaTable(str(path)).create_checkpoint()
+    logs.commit(path, 2, [logs.info(), logs.remove(second, recently + 1), third])
+    found = recent(segment(str(path)), most=1, small_file_bytes=1)
+    assert found.removed == {
+        first["add"]["path"]: Removed(recently, 9 * KB),
+        second["add"]["path"]: Removed(recently + 1, 9 * KB),
+    }
+
+
+def test_clustering_columns_come_from_the_newest_domain_metadata(tmp_path: Path) -> None:
+    path = logs.table(tmp_path / "t")
+    for version, columns in ((1, [["id"]]), (2, [["day"], ["n", "at"]])):
+        said = json.dumps({"clusteringColumns": columns})
+        domain = {"domain": "delta.clustering", "configuration": said, "removed": False}
+        logs.commit(path, version, [logs.info(), {"domainMetadata": domain}])
+    assert recent(segment(str(path)), most=9, small_file_bytes=1).clustered_by == ("day", "n.at")
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("interval 1 week", timedelta(days=7)),
+        ("interval 36 hours", timedelta(hours=36)),
+        ("INTERVAL 0 DAYS", timedelta(0)),
+        ("interval 1 month", DEFAULT_RETENTION),
+        ("", DEFAULT_RETENTION),
+    ],
+)
+def test_retention_is_read_as_spark_writes_it(said: str, kept: timedelta) -> None:
+    assert retention({"delta.deletedFileRetentionDuration": said}) == kept

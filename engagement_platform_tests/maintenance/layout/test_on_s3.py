@@ -1,0 +1,149 @@
+"""A lake on an object store: the commands that look after its tables, each a process with a Spark of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from engagement_platform.maintenance.layout.survey import Target, target
+from engagement_platform.settings import Settings
+from engagement_platform_tests.conftest import Moto
+from engagement_platform_tests.maintenance.layout.seeded import DATA, NOTIFICATION, SeededLake
+
+FILES, ROWS = 12, 4
+ORGANIZATION = "org é/100%"
+"""Keys of objects are escaped otherwise than paths on a disk."""
+
+
+@dataclass
+class Lake:
+    """Tables that were written on a disk and put into a bucket as they are."""
+
+    moto: Moto
+    bucket: str
+    home: Path
+    environment: Mapping[str, str]
+    before: str
+    """Checksum of all rows of the Data Table."""
+
+    def uri(self, table: str) -> str:
+        return f"s3://{self.bucket}/lake/{table}"
+
+    def put(self, key: str, body: bytes) -> None:
+        self.moto.client("s3").put_object(Bucket=self.bucket, Key=f"lake/{key}", Body=body)
+
+    def keys(self, table: str) -> set[str]:
+        """Of data files; not of the log, nor of the marks that Hadoop leaves for folders."""
+        pages = self.moto.client("s3").get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
+        names = [item["Key"].removeprefix("lake/") for page in pages for item in page.get("Contents", [])]
+        return {
+            name
+            for name in names
+            if name.startswith(f"{table}/") and name.endswith(".parquet") and "/_delta_log/" not in name
+        }
+
+    def live(self, table: str) -> list[str]:
+        paths: list[str] = pa.table(DeltaTable(self.uri(table)).get_add_actions()).column("path").to_pylist()
+        return paths
+
+    def cli(self, *words: str, expect: int = 0, settings: Mapping[str, str] = MappingProxyType({})) -> str:
+        environment = {**os.environ, **self.environment}
+        environment |= {f"ENGAGEMENT_PLATFORM_{name}": value for name, value in settings.items()}
+        command = [sys.executable, "-m", "engagement_platform.cli", *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        assert done.returncode == expect, f"{words} ended with {done.returncode}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def doctor(self, *words: str, expect: int, settings: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.cli("doctor", *words, "--json", expect=expect, settings=settings))
+        return told
+
+
+@pytest.fixture
+def lake(moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    seeded = SeededLake(tmp_path / "on-disk")
+    seeded.engagements(ORGANIZATION, FILES, ROWS)
+    seeded.notifications("org-1", FILES)
+    forgetful = {"delta.deletedFileRetentionDuration": "interval 0 hours"}
+    DeltaTable(seeded.uri()).alter.set_table_properties(forgetful)
+    environment = {
+        "AWS_ENDPOINT_URL": moto.endpoint,
+        "AWS_REGION": "eu-central-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"lake-{uuid4().hex[:12]}"
+    moto.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    environment |= {
+        "ENGAGEMENT_PLATFORM_HOME": str(tmp_path / "home"),
+        "ENGAGEMENT_PLATFORM_LAKE_URI": f"s3a://{bucket}/lake",
+    }
+    lake = Lake(moto, bucket, tmp_path / "home", environment, seeded.rows())
+    root = Path(seeded.settings.lake)
+    for file in sorted(root.rglob("*")):
+        if file.is_file() and "_locks" not in file.parts:
+            lake.put(file.relative_to(root).as_posix(), file.read_bytes())
+    return lake
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_a_table_of_the_lake_goes_by_its_name_however_its_store_is_spelled(lake: Lake, scheme: str) -> None:
+    settings = Settings(home=lake.home, lake_uri=f"s3a://{lake.bucket}/lake")
+    found = target(settings, f"{scheme}://{lake.bucket}/lake/{DATA.name}/")
+    assert found == Target(DATA.name, f"{settings.lake}/{DATA.name}")
+    elsewhere = target(settings, f"{scheme}://other/{DATA.name}")
+    assert elsewhere == Target(f"s3a://other/{DATA.name}", f"s3a://other/{DATA.name}")
+
+
+def rows(lake: Lake, table: str) -> list[str]:
+    return sorted(map(repr, DeltaTable(lake.uri(table)).to_pyarrow_table().to_pylist()))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_tables_on_s3_are_examined_optimized_and_vacuumed_by_the_commands(lake: Lake) -> None:
+    before = {table.name: rows(lake, table.name) for table in (DATA, NOTIFICATION)}
+    found = lake.doctor(expect=0, settings={"HEALTH__MIN_SMALL_FILES": str(FILES - 1)})
+    assert {(one["code"], one["table"]) for one in found["findings"]} >= {
+        ("small_files", DATA.name),
+        ("small_files", NOTIFICATION.name),
+    }
+    plan = json.loads(lake.cli("optimize", "--dry-run", "--json"))
+    assert {one["table"] for one in plan["slices"]} == {DATA.name, NOTIFICATION.name}
+    done = [json.loads(line) for line in lake.cli("optimize", "--json").splitlines()]
+    assert [(one["files_before"], one["files_after"]) for one in done] == [(FILES, 1)] * 2
+    assert {table.name: rows(lake, table.name) for table in (DATA, NOTIFICATION)} == before
+    assert json.loads(lake.cli("optimize", "--dry-run", "--json"))["slices"] == [], "what was done is remembered"
+
+    # No floor but the table's own retention, which is nothing.
+    at_once = {"MAINTENANCE__ROLLBACK_WINDOW": "PT0S", "MUTATION__MAX_LATENESS": "PT0S"}
+    orphan = f"{DATA.name}/organization_id=org-1/of-a-failed-write.parquet"
+    lake.put(orphan, b"x" * 10)
+    kept, [live] = lake.keys(DATA.name), lake.live(DATA.name)
+    would = json.loads(lake.cli("vacuum", DATA.name, "--dry-run", "--json", settings=at_once))
+    assert (would["files"], lake.keys(DATA.name)) == (FILES + 1, kept)
+    went = json.loads(lake.cli("vacuum", DATA.name, "--json", settings=at_once))
+    assert went["files"] == FILES + 1
+    assert len(lake.keys(DATA.name)) == 1
+    assert rows(lake, DATA.name) == before[DATA.name]
+    refused = lake.cli("vacuum", DATA.name, expect=1)
+    assert refused == "", "the table's own retention is shorter than what is to be kept by default"
+
+    told = lake.doctor(DATA.name, expect=0)
+    [table] = told["tables"]
+    assert (table["files"], live in lake.live(DATA.name)) == (1, True)
+    [outcome] = table["predicted_and_actual"]
+    assert (outcome["action"], outcome["files_after"]) == ("zorder", 1)

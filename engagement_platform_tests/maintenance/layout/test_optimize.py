@@ -1,0 +1,207 @@
+"""Slices that are really done: the same rows in fewer files, and what is remembered of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.lake.engagement import data_table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.layout import LAYOUT_HISTORY
+from engagement_platform.lake.restore import RESTORE
+from engagement_platform.maintenance.layout.delta_log import recent, segment
+from engagement_platform.maintenance.layout.history import predicted_and_actual
+from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
+from engagement_platform.maintenance.layout.survey import Target, target
+from engagement_platform.settings import LayoutSettings
+from engagement_platform_tests import plant
+from engagement_platform_tests.maintenance.layout.seeded import (
+    NOTIFICATION,
+    SeededLake,
+    append_foreign,
+    engagement_rows,
+    partitions,
+)
+
+ODD = ("it's", "a/b", "100%41", "two words", "back\\slash", 'say "hi"', "日本", "new\nline", "`tick`", "= 1 OR 1")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
+    return SeededLake(tmp_path, spark=spark)
+
+
+def test_the_same_rows_lie_in_a_tenth_of_the_files_afterwards(
+    lake: SeededLake,
+) -> None:
+    lake.engagements("org-1", 30)
+    lake.engagements("org-2", 1)
+    before, version = lake.rows(), DeltaTable(lake.uri()).version()
+    [done] = lake.optimize()
+    assert isinstance(done, Done)
+    assert (lake.files("org-1"), lake.files("org-2"), lake.rows()) == (1, 1, before)
+    assert (done.files_before, done.files_after, done.attempts) == (30, 1, 1)
+    assert len(done.rewritten.removed) == 30
+    assert sum(done.rewritten.added.values()) < sum(done.rewritten.removed.values())
+
+    [(_, actions)] = lake.commits(after=version)
+    changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
+    assert changes == [False] * 31
+    [commit] = recent(segment(lake.uri()), most=1, small_file_bytes=1).commits
+    assert commit.z_order_by == ("engagement_date",)
+
+    [row] = predicted_and_actual(lake.settings, [lake.target()])["engagement/data"]
+    assert (row["files_before"], row["files_after"]) == (30, 1)
+    assert row["bytes_rewritten"] == done.slice.gain.bytes_to_rewrite
+    assert row["predicted_gain"] == pytest.approx(29 + done.slice.gain.read_files_saved)
+    assert row["actual_gain"] == pytest.approx(row["predicted_gain"])
+    assert row["partition"] == "organization_id=org-1"
+    elsewhere = Target("engagement/data", str(lake.home / "elsewhere" / "engagement" / "data"))
+    assert predicted_and_actual(lake.settings, [elsewhere]) == {}, "of the same name, but of another house"
+
+    assert lake.optimize() == [], "nothing is left to do"
+    lake.engagements("org-2", 2)
+    assert partitions(lake.optimize()) == ["organization_id=org-2"]
+
+
+def test_files_that_are_appended_after_the_rewrite_of_their_partition_are_planned_by_the_next_run(
+    lake: SeededLake,
+) -> None:
+    lake.engagements("org-1", 4)
+    [done] = lake.optimize(callbacks=Callbacks(on_outcome=lambda _: lake.engagements("org-1", 4)))
+    assert isinstance(done, Done)
+    assert lake.files("org-1") == 5
+    assert partitions(lake.optimize()) == ["organization_id=org-1"]
+
+
+def test_only_the_organization_that_was_asked_for_is_planned(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    lake.engagements("org-2", 12)
+    lake.notifications("org-2", 12)
+    chosen = planned(lake.settings, Asked(organizations=("org-2",))).chosen
+    assert sorted((one.table.name, one.partition) for one in chosen) == [
+        ("engagement/data", "organization_id=org-2"),
+        ("engagement/notification", "organization_id=org-2/ingestion_date=2024-01-01"),
+    ]
+
+
+def test_an_append_only_table_is_merged_and_a_reader_of_the_version_before_sees_what_it_saw(lake: SeededLake) -> None:
+    lake.notifications("org-1", 12)
+    pinned, version = lake.rows(NOTIFICATION), DeltaTable(lake.uri(NOTIFICATION)).version()
+    [done] = lake.optimize()
+    assert isinstance(done, Done)
+    assert (done.slice.action, lake.files("org-1", NOTIFICATION)) == ("optimize", 1)
+    assert lake.rows(NOTIFICATION, version) == lake.rows(NOTIFICATION) == pinned
+
+
+def test_prediction_and_outcome_of_a_table_outside_of_the_lake_are_told_too(lake: SeededLake, tmp_path: Path) -> None:
+    uri = str(tmp_path / "of somebody else")
+    for i in range(12):
+        append_foreign(uri, pa.table({"x": [i]}))
+    [done] = lake.optimize(Asked(uri))
+    assert isinstance(done, Done)
+    [(name, [row])] = predicted_and_actual(lake.settings, [target(lake.settings, uri)]).items()
+    assert (name, row["files_before"], row["files_after"]) == (uri, 12, 1)
+    assert row["predicted_gain"] == row["actual_gain"] == 11
+
+
+def test_of_many_outcomes_the_newest_are_told(lake: SeededLake) -> None:
+    lake.engagements("org-1", 1)
+    now = datetime.now(UTC)
+    for n in range(3):
+        row = {"table_name": "engagement/data", "partition": f"{n}", "started_ts": now + timedelta(seconds=n)}
+        append_foreign(lake.uri(LAYOUT_HISTORY), table_of([{**row, "ingestion_date": now.date()}], LAYOUT_HISTORY))
+    told = predicted_and_actual(lake.settings, [lake.target()], most=2)["engagement/data"]
+    assert [row["partition"] for row in told] == ["2", "1"]
+
+
+@pytest.mark.slow
+def test_writing_down_what_was_done_is_no_reason_to_do_more(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    lake.notifications("org-1", 12)
+    assert len(lake.optimize()) == 2
+    assert lake.optimize() == []
+    today = table_of([{"ingestion_date": datetime.now(UTC).date()}], LAYOUT_HISTORY)
+    for _ in range(9):
+        append_foreign(lake.uri(LAYOUT_HISTORY), today)
+    days = [one.slice.partition for one in lake.optimize()]
+    table = DeltaTable(lake.uri(LAYOUT_HISTORY))
+    assert (len(days), len(table.file_uris()) <= 2) == (1, True), "but its own files are merged, too"
+    assert table.to_pyarrow_table().column("table_name").to_pylist().count("layout/history") == 1
+
+
+def test_the_second_round_merges_what_the_first_left_alone(lake: SeededLake) -> None:
+    lake.engagements("org-1", 4, rows=40)
+    tiny = replace(lake, maintenance=lake.maintenance.model_copy(update={"target_file_bytes": 1_000}))
+    assert tiny.optimize() == []
+    assert partitions(tiny.optimize(Asked(second_round=True))) == ["organization_id=org-1"]
+    assert lake.files() == 1
+
+
+@pytest.mark.parametrize("scheme", ["organization", pytest.param("liquid", marks=pytest.mark.slow)])
+def test_organizations_of_any_name_are_rewritten_and_a_liquid_table_as_a_whole(
+    tmp_path: Path, spark: SparkSession, scheme: str
+) -> None:
+    lake = SeededLake(tmp_path, layout=LayoutSettings(scheme=scheme, auto_compact=False), spark=spark)
+    table = data_table(lake.settings.layout.scheme)
+    written = Lake(spark, lake.settings)
+    written.ensure(table)
+    if scheme == "organization":
+        written.accept_folders("organization_id", ODD, table)
+    for batch in range(2):
+        rows = pa.concat_tables([engagement_rows(name, batch * 20 + i, 2) for i, name in enumerate(ODD)])
+        written.append(written.frame(rows), table, lake._txn(f"{batch}"), rows=rows.num_rows)
+    before, version = lake.rows(), DeltaTable(lake.uri()).version()
+    asked = Asked("engagement/data", () if scheme == "liquid" else ODD[:3])
+    outcomes = lake.optimize(asked)
+    for done in outcomes:
+        assert isinstance(done, Done)
+        assert (done.files_before, done.files_after) == (2, 1), done.slice
+    assert spark.conf.get("spark.databricks.delta.optimize.maxFileSize", None) is None, "left as it was found"
+    assert len(outcomes) == (1 if scheme == "liquid" else 3)
+    assert lake.rows() == before
+    for _, actions in lake.commits(after=version):
+        assert all(not action["add"]["dataChange"] for action in actions if "add" in action)
+
+
+def test_a_stream_from_a_table_sees_no_row_twice(tmp_path: Path, spark: SparkSession) -> None:
+    lake = SeededLake(tmp_path, spark=spark)
+    out = f"{tmp_path}/out"
+
+    def follow() -> int:
+        stream = Lake(spark, lake.settings).stream(NOTIFICATION).writeStream.format("parquet")
+        query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True).start(out)
+        assert query.awaitTermination(120), "the stream did not end within 120 s"
+        return spark.read.parquet(out).count()
+
+    lake.notifications("org-1", 6)
+    assert follow() == 12
+    lake.notifications("org-1", 6)
+    [done] = lake.optimize()
+    assert isinstance(done, Done)
+    lake.notifications("org-1", 1)
+    assert follow() == 26
+    assert spark.read.parquet(out).select("notification_id").distinct().count() == 26
+
+
+def test_no_time_at_all_still_plans_the_best_slice(lake: SeededLake) -> None:
+    for name in ("org-1", "org-2", "org-3"):
+        lake.engagements(name, 12 if name != "org-2" else 40)
+    plan = planned(lake.settings, Asked(budget=timedelta(0)))
+    assert [one.partition for one in plan.chosen] == ["organization_id=org-2"]
+    assert sorted(one.slice.partition for one in plan.left) == ["organization_id=org-1", "organization_id=org-3"]
+    assert all("does not fit" in one.why for one in plan.left)
+
+
+def test_an_organization_of_a_table_without_organizations_is_refused(lake: SeededLake) -> None:
+    plant.create(lake.uri(RESTORE), RESTORE)
+    with pytest.raises(NotByOrganization, match="layout/restore is not partitioned"):
+        planned(lake.settings, Asked("layout/restore", ("org-1",)))
+    assert planned(lake.settings, Asked(organizations=("org-1",))).chosen == ()

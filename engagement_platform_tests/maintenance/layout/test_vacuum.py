@@ -1,0 +1,201 @@
+"""What VACUUM may remove and what it may not, and whom its refusal names; logs that get a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
+from engagement_platform.lake.lake import Lake
+from engagement_platform.maintenance.layout.files import retention
+from engagement_platform.maintenance.layout.vacuum import (
+    Floor,
+    RetentionNotApplied,
+    RetentionTooShort,
+    Vacuumed,
+    floors,
+    vacuum,
+)
+from engagement_platform.settings import MutationSettings, Settings
+from engagement_platform_tests.maintenance.layout.seeded import DATA, NOTIFICATION, SeededLake, no_spark
+
+WEEK = 168
+
+
+@pytest.fixture
+def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
+    return SeededLake(tmp_path, spark=spark)
+
+
+def keeping(
+    lake: SeededLake, table: Table = DATA, settings: Settings | None = None, later: timedelta = timedelta(0)
+) -> list[Floor]:
+    target = lake.target(table)
+    own = retention(dict(DeltaTable(target.uri).metadata().configuration))
+    return floors(settings or lake.settings, target, own, lake.stores, datetime.now(UTC) + later)
+
+
+def short(lake: SeededLake, **more: object) -> Settings:
+    """Settings that keep as little as they can."""
+    nothing = timedelta(0)
+    upkeep = lake.maintenance.model_copy(update={"rollback_window": nothing})
+    given = {"maintenance": upkeep, "mutation": MutationSettings(max_lateness=nothing), **more}
+    return lake.settings.model_copy(update=given)
+
+
+def own_retention(uri: str, hours: int) -> None:
+    DeltaTable(uri).alter.set_table_properties({"delta.deletedFileRetentionDuration": f"interval {hours} hours"})
+
+
+def swept(
+    lake: SeededLake, settings: Settings, *, table: Table = DATA, hours: int | None = None, dry_run: bool = False
+) -> Vacuumed:
+    target = lake.target(table)
+    return vacuum(settings, target, lake.stores, lake.session, hours=hours, dry_run=dry_run)
+
+
+def test_each_reason_to_keep_files_is_named_with_what_to_do_about_it(lake: SeededLake) -> None:
+    lake.engagements("org-1", 3)
+    own_retention(lake.uri(), 24)
+    with pytest.raises(RetentionTooShort) as refused:
+        vacuum(lake.settings, lake.target(), lake.stores, no_spark, hours=10, dry_run=False)
+    said = str(refused.value)
+    assert [floor.hours for floor in refused.value.floors] == [WEEK, WEEK, 24]
+    for words in (
+        "the rollback window needs 168 hours (maintenance.rollback_window)",
+        "a request that comes late needs 168 hours (mutation.max_lateness)",
+        "the table's own retention needs 24 hours",
+        "Nothing was removed. Ask for 168 hours or more",
+    ):
+        assert words in said
+
+
+def test_a_table_that_nobody_changes_late_needs_no_time_for_that(lake: SeededLake) -> None:
+    lake.notifications("org-1", 1)
+    assert "a request that comes late" not in {floor.because for floor in keeping(lake, NOTIFICATION)}
+
+
+def test_a_vacuum_inside_the_window_removes_nothing_and_versions_stay_readable(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    version, before = DeltaTable(lake.uri()).version(), lake.rows()
+    DeltaTable(lake.uri()).optimize.compact()
+    assert swept(lake, lake.settings).files == 0
+    assert lake.rows(version=version) == before
+
+
+def test_a_vacuum_after_the_window_frees_room_and_keeps_the_live_rows(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    version, before = DeltaTable(lake.uri()).version(), lake.rows()
+    DeltaTable(lake.uri()).optimize.compact()
+    own_retention(lake.uri(), 0)
+    would = swept(lake, short(lake), dry_run=True)
+    assert (would.files, would.dry_run, parquet_files(lake)) == (12, True, 13)
+    done = swept(lake, short(lake))
+    assert (done.files, done.bytes, parquet_files(lake)) == (12, would.bytes, 1)
+    assert done.bytes is not None
+    assert done.bytes > 12 * 1000
+    assert lake.rows() == before
+    with pytest.raises(Exception, match=r"not found|No such file"):
+        lake.rows(version=version)
+    assert swept(lake, short(lake)).files == 0
+
+
+def test_a_vacuum_keeps_no_more_than_the_table_says_and_so_refuses_where_more_is_needed(lake: SeededLake) -> None:
+    lake.engagements("org-1", 1)
+    own_retention(lake.uri(), 0)
+    with pytest.raises(RetentionNotApplied, match="what the table says, 0 hours, and not for the 168"):
+        swept(lake, lake.settings)
+
+
+def test_a_file_that_no_log_knows_is_removed_when_it_is_old_enough(lake: SeededLake) -> None:
+    lake.engagements("org-1", 1)
+    for name, age in (("old", timedelta(days=9)), ("young", timedelta(days=2))):
+        orphan = Path(lake.uri()) / "organization_id=org-1" / f"{name}.parquet"
+        orphan.write_bytes(b"x" * 100)
+        then = (datetime.now(UTC) - age).timestamp()
+        os.utime(orphan, (then, then))
+    done = swept(lake, lake.settings)
+    assert (done.files, done.bytes, done.kept_hours) == (1, 100, WEEK)
+    assert parquet_files(lake) == 2
+
+
+def parquet_files(lake: SeededLake) -> int:
+    return len([path for path in Path(lake.uri()).rglob("*.parquet") if "_delta_log" not in path.parts])
+
+
+def test_a_consumer_keeps_what_it_has_yet_to_read_as_long_as_it_is_heard_of(lake: SeededLake) -> None:
+    lake.notifications("org-1", 5)
+    cursors = CursorStore(lake.stores.leases.engine)
+    cursors.begin(log.storage_uri(lake.settings.lake), "scoring's", {"version": 2, "rows": 1})
+    cursors.begin("another lake", "elsewhere", {"version": 0, "rows": 0})
+    found = keeping(lake, NOTIFICATION, short(lake), timedelta(days=13))
+    assert found[0].because == "consumer scoring's, which has read the table up to version 2,"
+    assert found[0].keep >= timedelta(days=13)
+    assert found[0].do == """let it read on, or engagement-platform consumers --forget 'scoring'"'"'s'"""
+    with pytest.raises(RetentionTooShort, match="consumer scoring's, which has read the table up to version 2, needs"):
+        swept(lake, short(lake), table=NOTIFICATION, hours=0)
+    for table, later in ((NOTIFICATION, timedelta(days=15)), (DATA, timedelta(days=13))):
+        lake.engagements("org-1", 1)
+        assert not [floor for floor in keeping(lake, table, short(lake), later) if "consumer" in floor.because]
+
+
+@pytest.mark.parametrize("unreadable", ["no such storage", "no JSON", "no offsets"])
+def test_a_stream_whose_folder_cannot_be_read_keeps_what_readers_are_waited_for_and_says_so(
+    lake: SeededLake, unreadable: str
+) -> None:
+    folder = "nowhere://bucket/checkpoint" if unreadable == "no such storage" else f"{lake.home}/checkpoint"
+    streams = StreamCheckpoints(lake.stores.leases.engine)
+    streams.claim("not begun", f"{lake.home}/not begun")
+    streams.claim("elsewhere", folder)
+    if folder.startswith("/"):
+        for name, text in (("commits/0", "v1"), ("offsets/0", "v1\n{no JSON")):
+            file = Path(folder, name)
+            file.parent.mkdir(parents=True)
+            if not (name == "offsets/0" and unreadable == "no offsets"):
+                file.write_text(text)
+    lake.engagements("org-1", 2)
+    found = keeping(lake, settings=short(lake))
+    assert found[1].keep < found[0].keep == lake.settings.consumers.keep_for
+    assert found[0].because.startswith("stream elsewhere, whose checkpoint folder cannot be read from here (")
+    assert found[0].do == f"run where {folder} can be read, or engagement-platform consumers --forget-stream elsewhere"
+    assert not [floor for floor in found if "not begun" in floor.because]
+    with pytest.raises(RetentionNotApplied, match="stream elsewhere, whose checkpoint folder"):
+        swept(lake, short(lake), dry_run=True)
+    streams.forget("elsewhere")
+    assert found[1:] == keeping(lake, settings=short(lake))
+
+
+def test_a_stream_keeps_what_it_has_yet_to_read_as_long_as_it_is_heard_of(
+    lake: SeededLake, spark: SparkSession
+) -> None:
+    """As Spark keeps its place in the folder that the stores know."""
+    folder = f"{lake.home}/checkpoint"
+    StreamCheckpoints(lake.stores.leases.engine).claim("report's", folder)
+
+    def follow() -> None:
+        stream = Lake(spark, lake.settings).stream(NOTIFICATION).writeStream.format("noop")
+        query = stream.option("checkpointLocation", folder).trigger(availableNow=True).start()
+        assert query.awaitTermination(300), "the stream did not end within 300 s"
+
+    lake.notifications("org-1", 3)
+    assert keeping(lake, NOTIFICATION, short(lake), timedelta(days=13))[0].because == "the table's own retention"
+    follow()
+    assert "stream" not in keeping(lake, NOTIFICATION, short(lake), timedelta(days=13))[0].because, "it has read all"
+    read = DeltaTable(lake.uri(NOTIFICATION)).version()
+    lake.notifications("org-1", 2)
+    found = keeping(lake, NOTIFICATION, short(lake), timedelta(days=13))
+    assert found[0].because == f"stream report's, which has read the table up to version {read},"
+    assert found[0].keep >= timedelta(days=13)
+    assert found[0].do == """let it read on, or engagement-platform consumers --forget-stream 'report'"'"'s'"""
+    lake.engagements("org-1", 1)
+    for table, later in ((NOTIFICATION, timedelta(days=15)), (DATA, timedelta(days=13))):
+        assert not [floor for floor in keeping(lake, table, short(lake), later) if "stream" in floor.because]
+    follow()
+    assert not [floor for floor in keeping(lake, NOTIFICATION, short(lake)) if "stream" in floor.because]
