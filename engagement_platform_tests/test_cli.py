@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import typer
 
-from engagement_platform.cli import PANELS, main
+from engagement_platform.cli import PANELS, app, main
 from engagement_platform.cli.reading import show_rows
 from engagement_platform.engine.model import Manifest
 from engagement_platform.pipelines.jobs import JOB_NAMES, REDRIVE_QUARANTINE, open_stores
@@ -218,9 +219,17 @@ def test_help_lists_every_command_in_panels_and_imports_nothing_heavy(call: Call
     assert loaded.stdout.strip() == "[]"
 
 
-def test_help_shows_no_type_for_flags(call: Callable[..., Call]) -> None:
-    typed = [line for line in call("run", "--help").stdout.splitlines() if "<bool>" in line]
-    assert all("--help" in line for line in typed)
+def commands(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, *path, name)
+
+
+@pytest.mark.parametrize("command", list(commands(typer.main.get_command(app))), ids=" ".join)
+def test_help_shows_no_type_for_flags(call: Callable[..., Call], command: tuple[str, ...]) -> None:
+    shown = call(*command, "--help").stdout
+    assert "--help" in shown
+    assert "bool" not in shown
 
 
 def test_the_help_of_run_names_every_job(call: Callable[..., Call]) -> None:

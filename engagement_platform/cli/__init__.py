@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,10 +60,20 @@ def _print_version(wanted: bool) -> None:
 def engagement_platform(
     version: Annotated[
         bool,
-        typer.Option("--version", metavar="", help="Print the version.", callback=_print_version, is_eager=True),
+        typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True),
     ] = False,
 ) -> None:
     """Events that change after they were written: ingested exactly once, mutated in bulk, read incrementally."""
+
+
+def _hide_types_of_flags(command: Any) -> None:
+    """Typer (0.29) shows `<bool>` for options that take no value, its own `--help` among them."""
+    # Its classes are private to it in recent versions, so none is named.
+    for option in command.get_params(command.context_class(command)):
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    for one in getattr(command, "commands", {}).values():
+        _hide_types_of_flags(one)
 
 
 def main() -> None:
@@ -71,7 +81,9 @@ def main() -> None:
     # Whatever the shell's umask is: files of the home folder are for their owner only. Children inherit it.
     os.umask(0o077)
     try:
-        app()
+        command = typer.main.get_command(app)
+        _hide_types_of_flags(command)
+        command()
     except PlatformError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

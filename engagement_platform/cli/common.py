@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def flag(name: str, text: str) -> Any:
-    """An option that takes no value; help shows it without `<bool>`."""
-    return typer.Option(name, help=text, metavar="")
+    """An option that takes no value."""
+    return typer.Option(name, help=text)
 
 
 Json = Annotated[bool, flag("--json", "JSON, one object a line, instead of text.")]
