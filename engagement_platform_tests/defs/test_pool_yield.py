@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
 import dagster as dg
 import pytest
-from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
-from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from engagement_platform.defs import pool_yield
 from engagement_platform.defs.pool_yield import BACKLOG, gives_way, wanted_by_others
 
 OURS = "profile_changeset"
-ORIGIN = RemoteJobOrigin(RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("here"), "ours"), "a_job")
+# As the stores of Dagster have them, for it exports no class for them.
+ORIGIN = {
+    "__class__": "ExternalPipelineOrigin",
+    "external_repository_origin": {
+        "__class__": "ExternalRepositoryOrigin",
+        "repository_location_origin": {"__class__": "RegisteredRepositoryLocationOrigin", "location_name": "here"},
+        "repository_name": "ours",
+    },
+    "pipeline_name": "a_job",
+}
 
 
 @pytest.fixture
@@ -24,15 +32,16 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def run_in(*pools: str, status: dg.DagsterRunStatus, run_id: str, **tags: str) -> dg.DagsterRun:
-    known = RunOpConcurrency(root_key_counts={}, has_unconstrained_root_nodes=False, all_pools=set(pools))
-    return dg.DagsterRun(
-        job_name="a_job",
-        run_id=run_id,
-        status=status,
-        tags=tags,
-        remote_job_origin=ORIGIN,
-        run_op_concurrency=known,
-    )
+    run = json.loads(dg.serialize_value(dg.DagsterRun(job_name="a_job", run_id=run_id, tags=tags)))
+    known = {
+        "__class__": "RunOpConcurrency",
+        "root_key_counts": {},
+        "has_unconstrained_root_nodes": False,
+        "all_pools": {"__set__": pools},
+    }
+    is_at = json.loads(dg.serialize_value(status))
+    run |= {"external_pipeline_origin": ORIGIN, "run_op_concurrency": known, "status": is_at}
+    return dg.deserialize_value(json.dumps(run), dg.DagsterRun)
 
 
 def asked(instance: dg.DagsterInstance, *pools: str, monkeypatch: pytest.MonkeyPatch) -> bool:

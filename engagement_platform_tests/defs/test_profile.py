@@ -11,7 +11,6 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.storage.defs_state.base import DefsStateStorage
 from deltalake import DeltaTable
 
 from engagement_platform.definitions import defs
@@ -53,7 +52,8 @@ def lasting(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ho
     with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as instance:
         home.instance = instance
         yield home
-    assert DefsStateStorage.get() is None, "a context of Dagster was not left; definitions load through its instance"
+    left = dg.UPathDefsStateStorage.get() is None
+    assert left, "a context of Dagster was not left; definitions load through its instance"
 
 
 @pytest.mark.broker

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dagster as dg
 import pytest
-from dagster._core.test_utils import create_run_for_test
 
 from engagement_platform.defs.shared_drain import JOB, chosen, drains
 from engagement_platform.engine.job import BatchReport, MicroBatchJob
@@ -68,7 +67,7 @@ def test_a_job_that_the_shared_run_does_not_serve_is_refused_by_name() -> None:
 
 
 def test_the_shared_run_is_launched_once(waiting: Home) -> None:
-    create_run_for_test(waiting.instance, job_name=JOB, status=dg.DagsterRunStatus.STARTED)
+    waiting.instance.add_run(dg.DagsterRun(job_name=JOB, status=dg.DagsterRunStatus.STARTED))
     skipped = waiting.tick("pipelines_backlog")
     assert isinstance(skipped, dg.SkipReason)
     assert skipped.skip_message == "A run is STARTED already."

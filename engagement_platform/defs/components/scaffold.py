@@ -1,9 +1,14 @@
 """First files of a component, which work as they are once names are changed. Nothing is made at import."""
 
+import warnings
 from textwrap import indent
 from typing import Any
 
 import dagster as dg
+
+# dg makes the scaffolder of every component in the environment, of those of dagster-spark, too, which dagster-pyspark
+# brings along and nobody has asked for; each `dg check defs` would warn that it is a preview.
+warnings.filterwarnings("ignore", "Class `SparkDeclarativePipelineScaffolder`", dg.PreviewWarning)
 
 
 def scaffolder(example: str) -> type[dg.Scaffolder[Any]]:

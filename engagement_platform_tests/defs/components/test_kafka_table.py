@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -235,3 +237,10 @@ def test_tools_find_the_components_by_the_entry_point(monkeypatch: pytest.Monkey
     assert found == {f"engagement_platform.{each}" for each in components.__all__}
     with pytest.raises(AttributeError, match="nothing_such"):
         engagement_platform.nothing_such  # noqa: B018
+
+
+def test_no_component_of_another_package_warns_when_tools_make_its_scaffolder() -> None:
+    made = "dagster_spark.SparkDeclarativePipelineScaffolder()"
+    code = f"from engagement_platform import KafkaTable; import dagster_spark; {made}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert "PreviewWarning" not in done.stderr
