@@ -34,10 +34,10 @@ TablePath = Annotated[
 
 def subject_id(given: str) -> str:
     """The id as given, or for `-` the first line of standard input: arguments are seen by every user of a machine."""
-    found = sys.stdin.readline().rstrip("\r\n") if given == "-" else given
-    if not found:
-        raise typer.BadParameter("--subject has no id")
-    return found
+    if given != "-":
+        return given
+    # As arguments come: what is no UTF-8 is refused by the rule for ids, too.
+    return sys.stdin.buffer.readline().decode("utf-8", "surrogateescape").rstrip("\r\n")
 
 
 def print_json(value: object) -> None:

@@ -44,6 +44,8 @@ def erase(
     left for VACUUM, which runs at night only where `maintenance.nightly_vacuum` is on, and what is not reached.
     --verify RECEIPT looks again: at tombstone, keys and vault; with --subject (and the same options) also at every
     other place. What it did not look at it says (`not looked`).
+    Ids that differ from these by case, Unicode form or blank ends only (pii.folding) are listed before it begins, and
+    are not erased: some may be the same person's. An id that decoding would refuse is refused with the rule's name.
     --now ends time travel and restores to before.
     Exit status: 0, 1 when something is left or cannot be done.
     Example: engagement-platform erase --subject p-42 --yes --out receipt.json
@@ -72,6 +74,8 @@ def erase(
             for check in checks:
                 typer.echo(f"{check.what:36} {check.state:10} {check.seen}")
         raise typer.Exit(0 if holds else 1)
+    for near, where in erasures.near_ids(settings, asked):
+        typer.echo(f"Not erased, but near: {near!a} in {where}; pii.folding overlooks the difference.", err=True)
     if not yes:
         typer.confirm(f"Erase {subject} for good?", abort=True)
     done = erasures.erase(settings, asked, callbacks())

@@ -41,11 +41,14 @@ def erase(context: dg.OpExecutionContext, config: EraseConfig, platform: Platfor
     if not config.receipt:
         raise dg.Failure("An erasure without a receipt cannot be proved: give `receipt`. Nothing was erased.")
     request, receipt = Path(config.request), Path(config.receipt)
-    done = erasures.erase(settings, erasures.Request(**json.loads(request.read_text("utf-8"))), callbacks)
+    asked = erasures.Request(**json.loads(request.read_text("utf-8")))
+    # How many only, since Dagster keeps metadata: `engagement-platform erase` lists them.
+    near = len(erasures.near_ids(settings, asked))
+    done = erasures.erase(settings, asked, callbacks)
     receipt.write_text(json.dumps(done.receipt, indent=2) + "\n", encoding="utf-8")
     request.unlink()
     shown = {"receipt": dg.MetadataValue.json(dict(done.receipt)), "left": done.left, "not purged": list(done.kept)}
-    context.add_output_metadata(shown)
+    context.add_output_metadata({**shown, "near ids": near})
     if done.left:
         raise dg.Failure(f"{done.left} rows are left; the receipt says where. Make the same request again.")
 

@@ -5,20 +5,22 @@ The one place that lists every table, file and store that an erasure reaches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import BatchReport, Callbacks
 from engagement_platform.erasing.job import Eraser, tables
-from engagement_platform.erasing.places import TablePlace, declared_places, game_places, places
+from engagement_platform.erasing.places import TablePlace, Tables, declared_places, game_places, places
 from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObjects
 from engagement_platform.lake import log
 from engagement_platform.pii import erasure, receipts
-from engagement_platform.pii.vault import open_vault
+from engagement_platform.pii.vault import VAULT, checked_id, open_vault
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.erasing import PlayersKept
 from engagement_platform.pipelines.games.feed import Feed, shipped
@@ -31,6 +33,12 @@ NOT_ERASED = ("messages in Kafka", "copies that consumers keep", "backups")
 
 _WITHOUT_SUBJECTS = frozenset({"layout", "perftest", "pii"})
 """Tables, and first parts of their names, that have no rows about anybody, or are the vault's."""
+
+_FOLDS: Mapping[str, Callable[[str], str]] = {
+    "case": str.casefold,
+    "nfc": partial(unicodedata.normalize, "NFC"),
+    "trim": str.strip,
+}
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,40 @@ class Done:
     """What was left as it is, with the reason and what to do, as sentences."""
 
 
+def near_ids(settings: Settings, request: Request) -> list[tuple[str, str]]:
+    """(id, where it is) of ids that are not the request's and differ from one of them by `pii.folding` only; sorted.
+
+    Reads the subject columns of every table that an erasure reaches. The vault has ids by keyed hash only: it is asked
+    for the id in other cases and forms. Raises IdRefused.
+    """
+    vault, asked = open_vault(settings), {request.subject, *request.ids.ids}
+    reached = _places(settings, request, None)
+    if not settings.pii.folding:
+        return []
+    wanted = {_folded(settings, id_) for id_ in asked}
+
+    def is_near(id_: str | None) -> bool:
+        return id_ is not None and id_ not in asked and _folded(settings, id_) in wanted
+
+    of_tables = (place for place in reached if isinstance(place, Tables))
+    found = {near for place in of_tables for near in place.near(is_near, request.game)}
+    forms = {unicodedata.normalize(form, id_) for form in ("NFC", "NFD") for id_ in asked}
+    forms |= {change(form) for form in forms for change in (str.lower, str.upper, str.capitalize, str.title)}
+    for id_ in filter(is_near, forms):
+        if vault.keyring.count(erasure.Subject(id_, vault.keyring.ref(id_), request.game).owner):
+            found.add((id_, VAULT.name))
+    return sorted(found)
+
+
+def _folded(settings: Settings, id_: str) -> str:
+    for name, fold in _FOLDS.items():
+        id_ = fold(id_) if name in settings.pii.folding else id_
+    return id_
+
+
 def erase(settings: Settings, request: Request, callbacks: Callbacks | None = None) -> Done:
-    """Erase a subject everywhere. Raises what each place raises; the same call then does the rest."""
+    """Erase a subject everywhere. Raises IdRefused before anything is done, then what each place raises; the same call
+    does the rest."""
     vault, reached = open_vault(settings), _places(settings, request, callbacks)
     subject = erasure.subject(vault, request.subject, request.game)
     keys, done = erasure.erase(vault, subject, reached)
@@ -116,6 +156,11 @@ def not_reached(settings: Settings, request: Request) -> list[str]:
 
 
 def _places(settings: Settings, request: Request, callbacks: Callbacks | None) -> list[erasure.Erasable]:
+    given = {"person": request.persons, "organization": request.organizations, "profile": request.profiles}
+    for field, ids in {"The subject's id": (request.subject,), **given}.items():
+        # Not by themselves: messages are kept by Dagster.
+        for id_ in ids:
+            checked_id(id_, field, settings)
     found: list[erasure.Erasable] = [
         SpooledRecords(settings),
         StoredObjects(settings),

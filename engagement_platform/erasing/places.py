@@ -6,11 +6,12 @@ Tables of engagements and profiles are erased by one batch of `job`. Of all othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -48,7 +49,7 @@ _LINE = ("source_object", "source_line")
 
 
 @dataclass
-class _Tables(Erasable):
+class Tables(Erasable):
     """Tables of the lake, and what former versions of them keep."""
 
     settings: Settings
@@ -57,6 +58,15 @@ class _Tables(Erasable):
     def tables(self) -> list[Table]:
         """Those that are there."""
         raise NotImplementedError
+
+    def near(self, is_near: Callable[[str | None], bool], game: str | None) -> Iterator[tuple[str, str]]:
+        """(id, table) of the ids in subject columns, at most in this game, for which is_near says so."""
+        for table in self.tables():
+            opened = DeltaTable(log.storage_uri(table.uri(self.settings.lake)))
+            where: Mapping[str, Sequence[str]] = {"game_id": [game]} if game and "game_id" in table.column_names else {}
+            for rows in scan.batches(opened, table.subject_columns, where) if table.subject_columns else ():
+                for column in rows.columns:
+                    yield from ((id_, table.name) for id_ in filter(is_near, pc.unique(column).to_pylist()))
 
     def keeps(self) -> Mapping[Former, timedelta]:
         """As the slowest of the tables keeps files and entries of its log, with two days to spare."""
@@ -73,7 +83,7 @@ class _Tables(Erasable):
 
 
 @dataclass
-class SubjectTables(_Tables):
+class SubjectTables(Tables):
     """Tables whose rows say by `subject_columns` whom they are about, and those of what was refused of them."""
 
     declared: Callable[[], Iterable[Table]]
@@ -215,7 +225,7 @@ class Run:
 
 
 @dataclass
-class TablePlace(_Tables):
+class TablePlace(Tables):
     """One table of engagements or profiles, as receipts name it."""
 
     table: Table

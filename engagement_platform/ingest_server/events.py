@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
-from engagement_platform.sources.strict_json import depth_exceeds
+from engagement_platform.sources import strict_json
+from engagement_platform.sources.values import read_id
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -45,7 +46,7 @@ class Refused(StrEnum):
 
 
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_NOT_IN_IDS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_ID_LENGTH = 256
 
 
 class EventRefused(Exception):
@@ -131,7 +132,7 @@ def check(
     text = line_of(event)
     if len(text) > max_bytes:
         raise EventRefused(Refused.TOO_LARGE)
-    if text.count(b"{") + text.count(b"[") > max_depth and depth_exceeds(text.decode(), max_depth):
+    if text.count(b"{") + text.count(b"[") > max_depth and strict_json.depth_exceeds(text.decode(), max_depth):
         raise EventRefused(Refused.TOO_DEEP)
     # Every value but the first has a comma before it.
     if text.count(b",") >= max_values and _values(event) > max_values:
@@ -191,9 +192,10 @@ def subject_of(event: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
 
 
 def _is_id(value: object) -> bool:
-    if not isinstance(value, str) or not 1 <= len(value) <= 256:
+    try:
+        return bool(read_id(value, "", _ID_LENGTH))
+    except strict_json.Refused:
         return False
-    return value == value.strip() and not _NOT_IN_IDS.search(value)
 
 
 def _check_time(text: object, latest: datetime) -> None:

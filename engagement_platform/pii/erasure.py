@@ -143,8 +143,8 @@ def vault_rows(vault: Vault) -> list[Erasable]:
 
 
 def subject(vault: Vault, subject_id: str, game: str | None) -> Subject:
-    """The subject with its reference."""
-    return Subject(subject_id, vault.keyring.ref(subject_id), game)
+    """The subject with its reference. Raises IdRefused."""
+    return Subject(subject_id, vault.ref(subject_id), game)
 
 
 def unattributed(day: date) -> str:

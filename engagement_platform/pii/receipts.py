@@ -84,12 +84,12 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def verify(vault: Vault, given: Mapping[str, Any], others: Sequence[Erasable], subject_id: str | None) -> list[Check]:
-    """Look again at every place that a receipt names. Raises ReceiptRefused when it is not ours, or was changed.
+    """Look again at every place that a receipt names. Raises ReceiptRefused (not ours, or changed), IdRefused.
 
     subject_id: None looks at what the reference leads to, the tombstone, the keys and the vault, and at nothing else.
     """
     content = _proved(vault.keyring, given)
-    if subject_id is not None and vault.keyring.ref(subject_id) != content["subject_ref"]:
+    if subject_id is not None and vault.ref(subject_id) != content["subject_ref"]:
         raise ReceiptRefused("it is about another subject")
     who = Subject(subject_id or "", str(content["subject_ref"]), content["game"])
     there, keys = bool(vault.keyring.erased({who.owner})), vault.keyring.count(who.owner)

@@ -28,6 +28,8 @@ from engagement_platform.pii.keys import Keyring, Owner, open_pii
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.sealing import Sealer, words
 from engagement_platform.settings import Settings
+from engagement_platform.sources.strict_json import Refused
+from engagement_platform.sources.values import read_id
 
 Row = dict[str, Any]
 
@@ -99,6 +101,16 @@ class PurposeRefused(PlatformError):
     """Personal data was to be read for a purpose that is not declared."""
 
 
+class IdRefused(PlatformError):
+    """An id was given that no record has, since decoding refuses it."""
+
+    def __init__(self, broken: Refused) -> None:
+        super().__init__(
+            f"{broken.rejection.sentence} Decoding refuses records with such an id ({broken.rejection.code}), so "
+            "nobody is found by it. Nothing was read or changed. Give the id exactly as records have it."
+        )
+
+
 @dataclass(frozen=True)
 class Deposit:
     """The personal data of one event; a row for each value."""
@@ -153,8 +165,12 @@ class Vault:
     """The tables pii/vault, pii/refused and pii/audit of one lake."""
 
     def __init__(self, settings: Settings, keyring: Keyring) -> None:
-        self.keyring, self.root = keyring, settings.lake
+        self.keyring, self.root, self._settings = keyring, settings.lake, settings
         self._purposes = [purpose.strip() for purpose in settings.pii.purposes.split(",") if purpose.strip()]
+
+    def ref(self, subject: str) -> str:
+        """The reference of a subject. Raises IdRefused."""
+        return self.keyring.ref(checked_id(subject, "The subject's id", self._settings))
 
     def uri(self, table: Table) -> str:
         """Where a table is, as delta-rs names it."""
@@ -197,10 +213,10 @@ class Vault:
     def read(self, subject: str, *, purpose: str, reader: str, game: str | None = None) -> list[Stored]:
         """All that is known of a subject, oldest first; the read is in pii/audit before anything is decrypted.
 
-        game: None for all. reader: who asks. Raises PurposeRefused, SealBroken. Rows without a key are of a subject
-        that is being erased, and are left out.
+        game: None for all. reader: who asks. Raises IdRefused, PurposeRefused, SealBroken. Rows without a key are of a
+        subject that is being erased, and are left out.
         """
-        ref = self.keyring.ref(subject)
+        ref = self.ref(subject)
         self._audit(VAULT, ref, game, purpose, reader)
         stored, decrypted = [], self.decryptor(VAULT)
         for row in self.rows_of(VAULT, [ref]):
@@ -257,6 +273,14 @@ class Vault:
         }  # fmt: skip
         with commit_lock(self.root, AUDIT.name):
             store_tables.append(self.opened(AUDIT), table_of([row], AUDIT), Transaction(f"pii-audit/{read_id}", 0))
+
+
+def checked_id(id_: object, field: str, settings: Settings) -> str:
+    """The id, by the rule of decoding. field: what it is called in the message. Raises IdRefused."""
+    try:
+        return read_id(id_, field, settings.decoding.max_id_length)
+    except Refused as broken:
+        raise IdRefused(broken) from None
 
 
 def open_vault(settings: Settings) -> Vault:

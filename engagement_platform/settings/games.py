@@ -165,6 +165,10 @@ class PiiSettings(Section):
     unknown: Literal["drop", "hash", "reject"] = "drop"
     """A field that nobody declared and that looks like an e-mail or IP address, phone or card number: `drop` leaves it
     out, `hash` puts a keyed hash in its place (for joins), `reject` refuses the event."""
+    folding: list[Literal["case", "nfc", "trim"]] = Field(["case", "nfc", "trim"])
+    """What `erase` overlooks when it lists ids that may be the same subject's: upper and lower case, Unicode forms
+    (NFC), blank ends. Ids are compared exactly everywhere else, and a listed one is never erased for it: it may be
+    another person's. An empty list looks for none."""
     master_key_file: Path | None = None
     """File with the master key, readable by its owner only; made when it is missing. Not set: <home>/pii/master.json.
     Keep a copy apart from the stores: without it nothing in the vault can be read."""

@@ -20,6 +20,7 @@ _EXACT_DIGITS = 15
 
 # Unicode category Cc, all of it.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 # Hours end at 23 and seconds at 59 here, because fromisoformat takes 24:00 in later Pythons only.
 _TIME = re.compile(
     r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?"
@@ -139,7 +140,7 @@ def wrong_or_missing(value: object, field: str) -> Refused:
 
 
 def read_id(value: object, field: str, max_length: int) -> str:
-    """An id, verbatim: 1 to max_length code points, no control characters, no blank ends, otherwise any Unicode."""
+    """An id, verbatim: 1 to max_length code points, no control characters, no blank ends, otherwise any character."""
     if type(value) is not str:
         raise wrong_or_missing(value, field)
     # Printable text has no control character, and the ASCII space is the only blank in it: nearly every id ends here.
@@ -151,6 +152,9 @@ def read_id(value: object, field: str, max_length: int) -> str:
         raise Refused(Reason.ID_TOO_LONG, field)
     if _CONTROL.search(value):
         raise Refused(Reason.CONTROL_CHARACTER, field)
+    # No JSON brings one in (`strict_json`), but the bytes of a command line do.
+    if _SURROGATE.search(value):
+        raise Refused(Reason.UNPAIRED_SURROGATE, field)
     if value.strip() != value:
         raise Refused(Reason.BLANK_END, field)
     return value

@@ -1,0 +1,96 @@
+"""Which ids an erasure takes, and which it lists because they may be the same subject's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner, Result
+
+from engagement_platform.cli import app
+from engagement_platform.engine.model import Transaction
+from engagement_platform.errors import PlatformError
+from engagement_platform.lake.arrow import table_of
+from engagement_platform.pii.vault import VAULT, Vault, open_vault
+from engagement_platform.settings import Settings
+from engagement_platform_tests import plant
+from engagement_platform_tests.erasing.planted import DATA, engagement
+from engagement_platform_tests.pii.test_vault import deposit, put
+
+BOB = "caf\u00e9-bob"
+IN_TABLES = ["Caf\u00e9-Bob", "cafe\u0301-bob", f" {BOB}", f"{BOB}\u00a0"]
+FAR = [BOB, "cafe-bob", "amy"]
+
+
+@pytest.fixture
+def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vault:
+    """Of a lake whose engagements name ids near to one, and whose vault has three of them."""
+    settings = Settings(home=tmp_path / "home")
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(settings.home))
+    plant.create(DATA.uri(settings.lake), DATA)
+    rows = [engagement("org", f"e{at}", id_, id_) for at, id_ in enumerate([*IN_TABLES, *FAR])]
+    plant.append(DeltaTable(DATA.uri(settings.lake)), table_of(rows, DATA), Transaction("planted", 0))
+    vault = open_vault(settings)
+    put(vault, 1, [deposit(vault, id_, f"v-{id_}", "kept") for id_ in (BOB, BOB.upper(), "cafe-bob")])
+    return vault
+
+
+def call(*words: str, given: str | bytes = "") -> Result:
+    return CliRunner().invoke(app, words, input=given)
+
+
+@pytest.mark.parametrize(
+    ("folding", "listed"),
+    [
+        (None, {*((id_, DATA.name) for id_ in IN_TABLES), (BOB.upper(), VAULT.name)}),
+        ('["case"]', {(IN_TABLES[0], DATA.name), (BOB.upper(), VAULT.name)}),
+        ('["nfc"]', {(IN_TABLES[1], DATA.name)}),
+        ('["trim"]', {(id_, DATA.name) for id_ in IN_TABLES[2:]}),
+        ("[]", set()),
+    ],
+)
+def test_ids_that_differ_by_case_form_or_blank_ends_are_listed_before_anything_is_erased(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch, folding: str | None, listed: set[tuple[str, str]]
+) -> None:
+    if folding is not None:
+        monkeypatch.setenv("ENGAGEMENT_PLATFORM_PII__FOLDING", folding)
+    done = call("erase", "--subject", BOB, given="n\n")
+    lines = {line for line in done.stderr.splitlines() if line.startswith("Not erased")}
+    assert {line.partition(";")[0] for line in lines} == {
+        f"Not erased, but near: {id_!a} in {where}" for id_, where in listed
+    }
+    assert done.exit_code == 1, "it was not confirmed"
+    assert vault.read(BOB, purpose="support", reader="test")
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        (b"", "empty_id"),
+        (b" bob", "blank_end"),
+        ("bob\u2003".encode(), "blank_end"),
+        (b"bo\x07b", "control_character"),
+        (b"b" * 257, "id_too_long"),
+        (b"bob\xff", "unpaired_surrogate"),
+    ],
+)
+def test_an_id_that_decoding_refuses_is_refused_by_the_name_of_the_rule(
+    vault: Vault, tmp_path: Path, given: bytes, rule: str
+) -> None:
+    receipt = tmp_path / "receipt.json"
+    assert call("erase", "--subject", "amy", "--game", "g", "--yes", "--out", str(receipt)).exit_code == 0
+    text = given.decode("utf-8", "surrogateescape")
+    calls: list[Sequence[str]] = [
+        ("erase", "--yes", "--subject", "-"),
+        ("erase", "--verify", str(receipt), "--subject", "-"),
+        ("pii", "read", "--purpose", "support", "--subject", "-"),
+        *(("erase", "--yes", "--subject", "bob", name, text) for name in ("--person", "--organization", "--profile")),
+    ]
+    for words in calls:
+        done = call(*words, given=given + b"\n")
+        assert isinstance(done.exception, PlatformError), words
+        assert f"({rule})" in str(done.exception)
+        assert not given or text not in str(done.exception)
+    assert vault.read(BOB, purpose="support", reader="test")
