@@ -43,11 +43,10 @@ from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.lake import log
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.session import session_conf
-from engagement_platform.local.content import compact
+from engagement_platform.local.content import ProfileChanges, compact
 from engagement_platform.local.kafka import EmbeddedKafka
 from engagement_platform.local.ports import free_ports
 from engagement_platform.local.producing import produce
-from engagement_platform.local.profiles import ProfileChanges
 from engagement_platform.local.traffic import Message
 from engagement_platform.pipelines.jobs import (
     INGEST_PROFILE_CHANGES,

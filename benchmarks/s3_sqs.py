@@ -52,7 +52,7 @@ from benchmarks.pages import add_page_option, markdown, publish
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.lake.session import session_conf
 from engagement_platform.local.aws import ACCOUNT, REGION, EmbeddedAws
-from engagement_platform.local.game_traffic import GameTraffic
+from engagement_platform.local.games import GameTraffic
 from engagement_platform.local.ports import free_ports
 from engagement_platform.local.process import Supervisor
 from engagement_platform.pipelines.games.feed import shipped

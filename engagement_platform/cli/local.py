@@ -133,8 +133,7 @@ def produce_games(
     """
     if (sample is None) == (not follow):
         raise typer.BadParameter("give --sample or --follow")
-    from engagement_platform.local.game_servers import post_events
-    from engagement_platform.local.game_traffic import simulated
+    from engagement_platform.local.games import post_events, simulated
     from engagement_platform.local.ingest import address, sample_keys
     from engagement_platform.settings import Settings
 

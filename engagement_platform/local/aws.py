@@ -2,7 +2,7 @@
 those of declared tables.
 
 State is in memory: what was in the bucket is gone after a restart, what had been ingested stays in the tables. What
-is put into the bucket is `game_traffic`.
+is put into the bucket is `games`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
-"""What sample engagements are about: event types, subjects, attributes, names. Who does what when is `traffic`."""
+"""What sample messages are about: contents of engagements, names, changes of profiles, page views.
+
+All seeded and endless; nothing is sent. Who does what when is `traffic`, which mixes them.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from random import Random
 from typing import Any
 
@@ -42,6 +46,19 @@ _VALUES = {
     "url": ("/pricing", "/docs/start?utm=mail", "/blog/ten-ways"),
 }
 
+_CITIES = ("Berlin", "Lyon", "Oslo", "Porto", "Kraków", "Austin", "Osaka")
+_COMPANIES = ("Acme", "Globex", "Initech", "Umbrella", "Hooli", "Vandelay")
+_TITLES = ("Analyst", "Buyer", "Director", "Engineer", "Partner")
+_PLANS = ("free", "team", "business")
+
+# Shares of all changes of profiles. Mostly updates, as the source met them; one that is deleted makes room for another.
+_DELETES, _LATE, _CLEARS = 0.02, 0.02, 0.05
+
+_PAGES = ("/", "/pricing", "/docs", "/docs/start", "/blog", "/signup", "/account")
+_AT_ONCE = 20
+"""Users who are there at a time."""
+_LEAVES = 0.1
+
 
 def contents(rng: Random, count: int) -> list[dict[str, Any]]:
     """Members of `count` engagements; subjects and attributes are left out now and then, as real producers do."""
@@ -63,3 +80,86 @@ def _content(rng: Random) -> dict[str, Any]:
 
 compact: Callable[[object], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """JSON without blanks, characters beyond ASCII as themselves."""
+
+
+class ProfileChanges:
+    """The changes of one producer. The same seed and token make the same ones.
+
+    token: part of each id, so that a producer that starts anew never meets the versions of an earlier one.
+    """
+
+    def __init__(self, seed: int, token: str, profiles: int) -> None:
+        self._rng, self._token, self._most = Random(f"{seed}/{token}/profiles"), token, profiles
+        self._versions: dict[str, int] = {}
+        self._living: list[str] = []
+        self._held: list[tuple[bytes, bytes]] = []
+        self._made = 0
+
+    def next(self) -> tuple[bytes, bytes]:
+        """Key and value of the next message. Some are held back, and come after later versions of their profile."""
+        if self._held and self._rng.random() < _LATE:
+            return self._held.pop(0)
+        message = self._change()
+        if self._rng.random() < _LATE:
+            self._held.append(message)
+            message = self._change()
+        return message
+
+    def _change(self) -> tuple[bytes, bytes]:
+        """An INSERT while there are few, else mostly an UPDATE of any profile."""
+        random = self._rng.random
+        if not self._living or (len(self._living) < self._most and random() < 0.5):
+            self._made += 1
+            profile_id = f"profile-{self._token}-{self._made:07d}"
+            self._living.append(profile_id)
+            person = {"name": full_name(self._made), "email": f"{self._made}@example.org", "plan": "free"}
+            return self._message(profile_id, "INSERT", person | self._values())
+        place = int(random() * len(self._living))
+        profile_id = self._living[place]
+        if random() < _DELETES:
+            self._living[place] = self._living[-1]
+            self._living.pop()
+            return self._message(profile_id, "DELETE", {})
+        cleared = {"set_null": [self._rng.choice(("title", "city"))]} if random() < _CLEARS else {}
+        return self._message(profile_id, "UPDATE", self._values(), **cleared)
+
+    def _values(self) -> dict[str, object]:
+        choice = self._rng.choice
+        every: tuple[tuple[str, object], ...] = (
+            ("title", choice(_TITLES)),
+            ("company", choice(_COMPANIES)),
+            ("city", choice(_CITIES)),
+            ("plan", choice(_PLANS)),
+            ("score", self._rng.randrange(101)),
+        )
+        return dict(self._rng.sample(every, choice((1, 1, 2))))
+
+    def _message(self, profile_id: str, op: str, changes: dict[str, object], **more: object) -> tuple[bytes, bytes]:
+        version = self._versions[profile_id] = self._versions.get(profile_id, 0) + 1
+        if op == "DELETE":
+            del self._versions[profile_id]
+        change = {"profile_id": profile_id, "version": version, "op": op, "changes": changes, **more}
+        return profile_id.encode(), compact(change).encode()
+
+
+class PageViews:
+    """The views of one producer. The same seed, token and times make the same ones.
+
+    token: part of each id, so that a producer that starts anew never meets the ids of an earlier one.
+    """
+
+    def __init__(self, seed: int, token: str) -> None:
+        self._rng, self._token = Random(f"{seed}/{token}/page-views"), token
+        self._users = self._views = 0
+        self._here: list[str] = []
+
+    def next(self, now: datetime) -> tuple[bytes, bytes]:
+        """Key and value of the next message."""
+        if len(self._here) < _AT_ONCE:
+            self._users += 1
+            self._here.append(f"user-{self._token}-{self._users:05d}")
+        self._views += 1
+        place = self._rng.randrange(len(self._here))
+        user = self._here.pop(place) if self._rng.random() < _LEAVES else self._here[place]
+        view = {"view_id": f"view-{self._token}-{self._views:07d}", "user_id": user, "page": self._rng.choice(_PAGES)}
+        return user.encode(), compact({**view, "viewed_at": now.isoformat()}).encode()

@@ -1,6 +1,6 @@
 """The ingest server for one machine: its process, which delivers into the bucket of `aws`, and API keys to try it with.
 
-What the server does is `ingest_server`; simulated games that post to it are `game_servers`.
+What the server does is `ingest_server`; simulated games that post to it are `games`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.local import ingest
 from engagement_platform.local.aws import BUCKET, EmbeddedAws, is_installed
 from engagement_platform.local.connect import connect_child
-from engagement_platform.local.game_traffic import GAMES
+from engagement_platform.local.games import GAMES
 from engagement_platform.local.kafka import EmbeddedKafka
 from engagement_platform.local.ports import LOCALHOST
 from engagement_platform.local.process import Child

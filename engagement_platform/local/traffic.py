@@ -1,6 +1,6 @@
 """Sample traffic: a seeded, endless stream of engagements and mutation requests as a real producer would send them.
 
-Only makes messages; sending them is `producing`, what they talk about `content`, the bad ones `invalid_messages`.
+Only makes messages; sending them is `producing`, what they are about `content`, the bad ones `invalid_messages`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from itertools import accumulate
 from random import Random
 from typing import Any, Literal, NamedTuple
 
-from engagement_platform.local.content import compact, contents, full_name
+from engagement_platform.local.content import PageViews, ProfileChanges, compact, contents, full_name
 from engagement_platform.local.invalid_messages import INVALID_ENGAGEMENTS, INVALID_REQUESTS
-from engagement_platform.local.page_views import PageViews
-from engagement_platform.local.profiles import ProfileChanges
 from engagement_platform.settings import TrafficSettings
 
 Kind = Literal["engagements", "mutation-requests", "profile-changes", "page-views"]

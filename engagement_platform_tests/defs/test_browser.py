@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from engagement_platform.local.game_traffic import GAMES
+from engagement_platform.local.games import GAMES
 from engagement_platform.local.ports import free_ports
 from engagement_platform.settings import EmbeddedSettings
 from engagement_platform_tests.defs.browser import ask, assert_shown, needs_chromium, opened, picture

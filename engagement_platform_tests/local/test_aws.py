@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engagement_platform.local.aws import BUCKET, EmbeddedAws
-from engagement_platform.local.game_traffic import GameTraffic
+from engagement_platform.local.games import GameTraffic
 from engagement_platform.local.ports import free_ports
 from engagement_platform.local.process import Supervisor
 from engagement_platform.local.services import all_services, missing_services

@@ -14,8 +14,7 @@ from engagement_platform.engine.drain import drain
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.local.aws import EmbeddedAws
-from engagement_platform.local.game_servers import post_events
-from engagement_platform.local.game_traffic import GAMES, GameTraffic
+from engagement_platform.local.games import GAMES, GameTraffic, post_events
 from engagement_platform.local.ingest import (
     address,
     ingest_child,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engagement_platform.local.game_traffic import GAMES
+from engagement_platform.local.games import GAMES
 from engagement_platform.local.home import locked_home
 from engagement_platform.local.ports import answers, free_ports
 from engagement_platform.local.services import all_services, missing_services, write_env_file
