@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol, TypeVar
 
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 
 from engagement_platform.consumers.changes import Snapshot, with_change_type
 from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position
+from engagement_platform.engine.durable_files import replacing
 from engagement_platform.lake.arrow import plain_rows
 
 FORMATS = ("jsonl", "parquet")
@@ -99,17 +99,8 @@ class ParquetFiles:
         return count
 
     def _write(self, rows: pa.Table, name: str) -> None:
-        path = self._folder / name
-        partial = path.with_name(f".{name}.{os.getpid()}.partial")
-        try:
-            with partial.open("wb") as file:
-                pq.write_table(rows, file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            with suppress(FileNotFoundError):
-                partial.unlink()
+        with replacing(self._folder / name) as file:
+            pq.write_table(rows, file, compression="zstd")
 
 
 def deliver(reader: CursorReader[D], output: JsonLines | ParquetFiles) -> Iterator[D]:

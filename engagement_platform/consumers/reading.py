@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -19,6 +20,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from engagement_platform.engine.durable_files import replacing
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import plain_rows, plain_value
@@ -126,21 +128,16 @@ def save(rows: DataFrame, name: str, out: Path) -> int:
     in this process, or one message over Connect. Spark hands out at most spark.driver.maxResultSize, compressed.
     CSV: structs, maps and arrays as JSON. CSV and JSON lines: binary as base64. Raises PlatformError.
     """
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     count = 0
-    try:
-        with _one_sentence(name):
-            schema = to_arrow_schema(rows.schema, timezone="UTC")
-            with WRITERS[out.suffix](partial, schema) as write:
-                # toLocalIterator alone makes an object of every value: about ten times slower.
-                for row in rows.mapInArrow(_packed, "batch binary").toLocalIterator():
-                    with pa.ipc.open_stream(pa.py_buffer(row["batch"])) as packed:
-                        table = packed.read_all().cast(schema)
-                    write(table)
-                    count += table.num_rows
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(out) as file, _one_sentence(name):
+        schema = to_arrow_schema(rows.schema, timezone="UTC")
+        with WRITERS[out.suffix](file, schema) as write:
+            # toLocalIterator alone makes an object of every value: about ten times slower.
+            for row in rows.mapInArrow(_packed, "batch binary").toLocalIterator():
+                with pa.ipc.open_stream(pa.py_buffer(row["batch"])) as packed:
+                    table = packed.read_all().cast(schema)
+                write(table)
+                count += table.num_rows
     return count
 
 
@@ -157,13 +154,13 @@ Write = Callable[[pa.Table], None]
 
 
 @contextmanager
-def _parquet(path: Path, schema: pa.Schema) -> Iterator[Write]:
-    with pq.ParquetWriter(path, schema) as writer:
+def _parquet(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
+    with pq.ParquetWriter(file, schema) as writer:
         yield writer.write_table
 
 
 @contextmanager
-def _csv(path: Path, schema: pa.Schema) -> Iterator[Write]:
+def _csv(file: BinaryIO, schema: pa.Schema) -> Iterator[Write]:
     texts = {field.name for field in schema if pa.types.is_nested(field.type) or pa.types.is_binary(field.type)}
     as_text = pa.schema([pa.field(f.name, pa.string()) if f.name in texts else f for f in schema])
 
@@ -171,7 +168,7 @@ def _csv(path: Path, schema: pa.Schema) -> Iterator[Write]:
         plain = plain_value(value, kind)
         return plain if plain is None or isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
-    with pa.csv.CSVWriter(path, as_text) as writer:
+    with pa.csv.CSVWriter(file, as_text) as writer:
 
         def write(table: pa.Table) -> None:
             for place, field in enumerate(schema):
@@ -184,9 +181,10 @@ def _csv(path: Path, schema: pa.Schema) -> Iterator[Write]:
 
 
 @contextmanager
-def _jsonl(path: Path, _schema: pa.Schema) -> Iterator[Write]:
-    with path.open("w", encoding="utf-8") as file:
-        yield lambda table: file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in plain_rows(table))
+def _jsonl(file: BinaryIO, _schema: pa.Schema) -> Iterator[Write]:
+    yield lambda table: file.writelines(
+        f"{json.dumps(row, ensure_ascii=False)}\n".encode() for row in plain_rows(table)
+    )
 
 
 WRITERS = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}

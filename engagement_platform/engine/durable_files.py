@@ -1,19 +1,26 @@
-"""Replaces small files so that a crash of the machine leaves the old or the new content, whole."""
+"""Replaces files so that whoever reads them, or a crash of the machine, finds the old or the new content, whole."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
-def write_durably(path: Path, content: bytes, mode: int = 0o644, *, replace: bool = True) -> None:
-    """Write a file by way of a temporary one. replace=False: raises FileExistsError where there is one already."""
+@contextmanager
+def replacing(path: Path, mode: int = 0o644, *, replace: bool = True) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of `path` at the end; after an error nothing of it is left.
+
+    replace=False: raises FileExistsError where there is one already.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         if replace:
@@ -27,3 +34,9 @@ def write_durably(path: Path, content: bytes, mode: int = 0o644, *, replace: boo
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def write_durably(path: Path, content: bytes, mode: int = 0o644, *, replace: bool = True) -> None:
+    """The same with all of its content at once."""
+    with replacing(path, mode, replace=replace) as file:
+        file.write(content)

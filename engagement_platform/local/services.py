@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.local import ingest
 from engagement_platform.local.aws import BUCKET, EmbeddedAws, is_installed
@@ -147,8 +148,5 @@ def _services(settings: Settings, *, kafka: bool, connect: bool) -> Services:
 
 def write_env_file(path: Path, variables: Mapping[str, str]) -> None:
     """Write KEY=VALUE lines; a program that watches for the file sees it whole or not at all."""
-    path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.partial")
-    scratch.write_text("".join(f"{key}={value}\n" for key, value in variables.items()))
-    scratch.replace(path)
+    write_durably(path, "".join(f"{key}={value}\n" for key, value in variables.items()).encode())

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
+from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.maintenance.layout.doctor import Examination
 from engagement_platform.maintenance.layout.history import Outcome
 from engagement_platform.maintenance.layout.remedies import readable
@@ -122,9 +123,7 @@ def keep(folder: Path, day: date, page: str, most: int) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"layout-{day.isoformat()}.html"
-    unfinished = path.with_suffix(".unfinished")
-    unfinished.write_text(page, encoding="utf-8")
-    unfinished.replace(path)
+    write_durably(path, page.encode())
     for old in sorted(folder.glob("layout-????-??-??.html"))[:-most]:
         old.unlink(missing_ok=True)
     return path
