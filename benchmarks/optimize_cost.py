@@ -31,7 +31,7 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import scan, store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
-from engagement_platform.lake.optimize import Place, Rewrite, rewrite
+from engagement_platform.lake.optimize import Place, rewrite
 from engagement_platform.lake.session import spark_session
 from engagement_platform.maintenance.layout.survey import Survey, Target, survey
 from engagement_platform.settings import Settings
@@ -84,11 +84,11 @@ def measured(settings: Settings, uri: str, spark: SparkSession) -> list[Cost]:
         began = time.monotonic()
         DeltaTable(uri)
         opened = time.monotonic() - began
-        work = Rewrite(
-            place, seen.where[name], "engagement_date", settings.maintenance.target_file_bytes, f"bench/{name}"
-        )
-        wall = time.time()
-        done = rewrite(work, spark)
+        target_file_bytes, wall = settings.maintenance.target_file_bytes, time.time()
+        done = rewrite(
+            place, spark, where=seen.where[name], order_by="engagement_date",
+            target_file_bytes=target_file_bytes, marker=f"bench/{name}",
+        )  # fmt: skip
         ended = time.time()
         if done.version is None:
             raise SystemExit(f"nothing was rewritten in {name}")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -46,20 +46,6 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Rewrite:
-    """Which files to lay out anew, and how."""
-
-    place: Place
-    where: tuple[Value, ...]
-    """One partition by the values of all its columns; none: the whole table."""
-    order_by: str | None
-    """Z-order by this column; None merges small files only (of a liquid table, clusters)."""
-    target_file_bytes: int
-    marker: str
-    """User metadata of the commit, by which it is found again."""
-
-
-@dataclass(frozen=True)
 class Rewritten:
     """What the commits with a marker did. version None: there was nothing to do."""
 
@@ -71,34 +57,45 @@ class Rewritten:
     added: Mapping[str, int] = field(default_factory=dict)
 
 
-def rewrite(work: Rewrite, spark: SparkSession, guard: Callable[[], None] = lambda: None) -> Rewritten:
+def rewrite(
+    place: Place,
+    spark: SparkSession,
+    *,
+    target_file_bytes: int,
+    marker: str,
+    where: Sequence[Value] = (),
+    order_by: str | None = None,
+    guard: Callable[[], None] = lambda: None,
+) -> Rewritten:
     """OPTIMIZE, in one commit that says dataChange=false, so that streams from the table see no row twice.
 
-    guard: raises when the caller may not write any more. Raises OptimizeConflict, TableBusy.
+    marker: user metadata of the commit, by which it is found again. where: one partition by the values of all its
+    columns; none: the whole table. order_by: Z-order by this column; None merges small files only (of a liquid table,
+    clusters). guard: raises when the caller may not write any more. Raises OptimizeConflict, TableBusy.
     """
-    where = " AND ".join(map(_condition, work.where))
-    order = f" ZORDER BY ({_quoted(work.order_by)})" if work.order_by is not None else ""
+    condition = " AND ".join(map(_condition, where))
+    order = f" ZORDER BY ({_quoted(order_by)})" if order_by is not None else ""
     conf = {
-        "spark.databricks.delta.optimize.maxFileSize": str(work.target_file_bytes),
+        "spark.databricks.delta.optimize.maxFileSize": str(target_file_bytes),
         # Files from here on are left as they are; the default of 1 GB would look at those that have the target size.
-        "spark.databricks.delta.optimize.minFileSize": str(work.target_file_bytes),
-        "spark.databricks.delta.commitInfo.userMetadata": work.marker,
+        "spark.databricks.delta.optimize.minFileSize": str(target_file_bytes),
+        "spark.databricks.delta.commitInfo.userMetadata": marker,
     }
-    with commit_lock(work.place.root, work.place.name), configured(spark, conf):
-        before = log.version(work.place.uri)
-        assert before is not None, f"{work.place.name} is gone"
+    with commit_lock(place.root, place.name), configured(spark, conf):
+        before = log.version(place.uri)
+        assert before is not None, f"{place.name} is gone"
         guard()
         try:
-            spark.sql(f"OPTIMIZE {_delta(work.place.uri)}{f' WHERE {where}' if where else ''}{order}").collect()
+            spark.sql(f"OPTIMIZE {_delta(place.uri)}{f' WHERE {condition}' if where else ''}{order}").collect()
         except Exception as error:
             if CONFLICT.search(str(error)) is None:
                 raise
-            within = "".join(f" in {value.column}={value.text}" for value in work.where)
+            within = "".join(f" in {value.column}={value.text}" for value in where)
             raise OptimizeConflict(
-                f"Files of {work.place.name}{within} changed while they were rewritten ({first_line(error)}). This "
+                f"Files of {place.name}{within} changed while they were rewritten ({first_line(error)}). This "
                 "attempt changed nothing. It is repeated a few times, and then left for the next run."
             ) from error
-    return _what_was_done(work.place.uri, before, work.marker)
+    return _what_was_done(place.uri, before, marker)
 
 
 def _condition(value: Value) -> str:

@@ -25,7 +25,7 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE, engagement_tables
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.optimize import Place, Rewrite, rewrite, vacuum
+from engagement_platform.lake.optimize import Place, rewrite, vacuum
 from engagement_platform.lake.session import classic_conf, session_conf
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
@@ -316,7 +316,7 @@ def test_spark_makes_every_commit_of_every_engagement_table_also_what_maintenanc
     lake = laid.world.lake
     for table in (laid.world.data, NOTIFICATION):
         place = Place(table.name, lake.uri(table), lake.root)
-        assert rewrite(Rewrite(place, (), None, 1 << 27, "by hand"), lake.spark).version is not None
+        assert rewrite(place, lake.spark, target_file_bytes=1 << 27, marker="by hand").version is not None
         vacuum(place, lake.spark, dry_run=False)
     made = set()
     for table in engagement_tables(laid.scheme):

@@ -20,7 +20,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.optimize import Place, Rewrite, configured, rewrite
+from engagement_platform.lake.optimize import Place, configured, rewrite
 from engagement_platform.lake.restore import row_hash
 from engagement_platform.maintenance.importing.files import ImportRefused, Source
 from engagement_platform.maintenance.importing.rows import PATH, REASON, STRICT, VALUE, read
@@ -106,7 +106,8 @@ def import_into(
                 REJECTED, Transaction(f"{application}/quarantine", 0), rows=rejected,
             )  # fmt: skip
     observe(REFUSED)
-    rewrite(Rewrite(Place(name, uri, lake.root), (), None, _TARGET_FILE_BYTES, f"{application}/merge#0"), lake.spark)
+    place, marker = Place(name, uri, lake.root), f"{application}/merge#0"
+    rewrite(place, lake.spark, target_file_bytes=_TARGET_FILE_BYTES, marker=marker)
     observe(COMPACTED)
     began = time.monotonic()
     [there] = lake.read(table).agg(F.count("*"), _sum(schema.names, F.lit(True))).collect()

@@ -22,7 +22,7 @@ from engagement_platform.engine.lease import Holder, LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake.layout import LAYOUT_HISTORY
-from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewrite, Rewritten, SparkGetter, rewrite
+from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewritten, SparkGetter, rewrite
 from engagement_platform.lake.session import spark_session
 from engagement_platform.maintenance.layout import files, history, plan, remedies
 from engagement_platform.maintenance.layout.files import LogNotReadable
@@ -323,8 +323,10 @@ class Run:
         for attempt in range(1, attempts + 1):
             marker = f"optimize/{started.isoformat()}/{one.partition}#{attempt}"
             try:
-                work = Rewrite(place, one.where, one.order_by, one.target_file_bytes, marker)
-                rewritten = rewrite(work, self.spark(), check)
+                rewritten = rewrite(
+                    place, self.spark(), where=one.where, order_by=one.order_by,
+                    target_file_bytes=one.target_file_bytes, marker=marker, guard=check,
+                )  # fmt: skip
             except OptimizeConflict as conflict:
                 reason = str(conflict)
                 if attempt < attempts:
