@@ -79,8 +79,8 @@ def verify(
     With --identity: whether every identity, name and patched content follows from events and requests.
     Exit status: 0 when all is right, 1 when something is wrong. Example: engagement-platform verify
     """
-    from engagement_platform.maintenance.verify import identity_findings
-    from engagement_platform.maintenance.verify import verify as findings_of
+    from engagement_platform.maintenance.verify.identity import identity_findings
+    from engagement_platform.maintenance.verify.messages import verify as findings_of
     from engagement_platform.settings import Settings
 
     if sample is not None and not identity:

@@ -1,6 +1,6 @@
 """The layout of tables in Dagster: a check for each table, the nightly health asset, and when tables are examined.
 
-`layout/doctor` examines, `layout_results` says what the UI shows of it. Nothing here changes a table.
+`maintenance.layout.doctor` examines, `layout_results` says what the UI shows of it. Nothing here changes a table.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
@@ -17,11 +17,10 @@ from engagement_platform.defs.platform import Platform, bound_platform
 from engagement_platform.defs.sensors import Answer, recent_runs, schedule, sensor, too_soon
 from engagement_platform.defs.specs import MAINTENANCE, engagement_specs, key_of, request_specs
 from engagement_platform.lake import log
-from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.maintenance.layout.delta_log import moved_on
 from engagement_platform.maintenance.layout.doctor import examine
 from engagement_platform.maintenance.layout.files import LogNotReadable, NotADeltaTable
-from engagement_platform.maintenance.layout.history import predicted_and_actual
+from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, predicted_and_actual
 from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import shipped

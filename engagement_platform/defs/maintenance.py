@@ -1,6 +1,6 @@
 """Jobs that look after the files of tables, when they are launched, and the asset by which one organization is.
 
-What they do is in `layout/`.
+What they do is in `maintenance.layout`.
 """
 
 # No `from __future__ import annotations` beside Dagster's decorators.
@@ -19,7 +19,7 @@ from engagement_platform.defs.platform import Platform, open_spark
 from engagement_platform.defs.sensors import TRIED_AGAIN, Answer, schedule, sensor
 from engagement_platform.defs.specs import MAINTENANCE, column_schema, key_of
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake.layout import LAYOUT_HISTORY
+from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, Outcome
 from engagement_platform.maintenance.layout.plan import Left
 from engagement_platform.maintenance.layout.vacuum import Vacuumed

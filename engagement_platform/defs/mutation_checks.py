@@ -17,7 +17,7 @@ from engagement_platform.engine.model import BatchRecord, Transaction
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
 from engagement_platform.lake.lake import Lake
-from engagement_platform.maintenance.verify import Finding
+from engagement_platform.maintenance.verify.finding import Finding
 from engagement_platform.pipelines.engagements.schema import STATE
 from engagement_platform.pipelines.frames import state_part
 from engagement_platform.pipelines.mutations.identity import Edge

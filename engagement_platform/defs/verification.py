@@ -22,7 +22,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION, QUARANTINE
 from engagement_platform.maintenance.guards.rules import broken, guards
-from engagement_platform.maintenance.verify import Finding
+from engagement_platform.maintenance.verify.finding import Finding
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.status import succeeded
@@ -173,7 +173,8 @@ def landed_in(settings: Settings, stores: Stores) -> set[dg.AssetKey]:
 def findings_of(opened: Opened) -> list[Finding]:
     """All that verification finds; identities and aliases of so many organizations that it stays short."""
     from engagement_platform.lake.lake import Lake
-    from engagement_platform.maintenance.verify import identity_findings, verify
+    from engagement_platform.maintenance.verify.identity import identity_findings
+    from engagement_platform.maintenance.verify.messages import verify
 
     settings, spark = opened.settings, opened.spark
     return [

@@ -1,6 +1,6 @@
 """Runs OPTIMIZE and VACUUM on any table, makes checkpoints of its log, and records what maintenance did.
 
-`layout/` decides what is worth doing; rows are written by `lake`.
+`maintenance.layout` decides what is worth doing; rows are written by `lake`.
 """
 
 from __future__ import annotations

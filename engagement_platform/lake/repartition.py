@@ -1,6 +1,6 @@
 """Gives the Data Table another layout in one commit, and reads which layout it has, and since which version.
 
-`layout/migrate` decides whether and when.
+`maintenance.layout.migrate` decides whether and when.
 """
 
 from __future__ import annotations

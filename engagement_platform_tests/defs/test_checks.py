@@ -14,7 +14,7 @@ from engagement_platform.defs.verification import ALIASES, SEE, TABLE_CHECKS, la
 from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import ALIAS
-from engagement_platform.maintenance.verify import Finding
+from engagement_platform.maintenance.verify.finding import Finding
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, open_stores
 from engagement_platform.settings import Settings
 

@@ -27,7 +27,7 @@ from engagement_platform.defs.specs import key_of
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import QUARANTINE, data_table
-from engagement_platform.lake.layout import LAYOUT_HISTORY
+from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY
 from engagement_platform.maintenance.layout.report import keep
 from engagement_platform.pii.vault import VAULT
 from engagement_platform.pipelines.page_views.job import HOPS

@@ -14,7 +14,8 @@ from engagement_platform.erasing.job import Eraser, tables
 from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
 from engagement_platform.lake.erased import current_files
-from engagement_platform.maintenance.verify import identity_findings, verify
+from engagement_platform.maintenance.verify.identity import identity_findings
+from engagement_platform.maintenance.verify.messages import verify
 from engagement_platform.pipelines.jobs import (
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,

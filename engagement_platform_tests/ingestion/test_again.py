@@ -11,7 +11,7 @@ import pytest
 
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
-from engagement_platform.maintenance.verify import verify
+from engagement_platform.maintenance.verify.messages import verify
 from engagement_platform.pipelines.jobs import parts_of, redrive_jobs, reread_job
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.redrive import REDRIVEN

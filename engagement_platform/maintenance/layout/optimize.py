@@ -21,11 +21,11 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import Holder, LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.errors import PlatformError, first_line
-from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewritten, SparkGetter, rewrite
 from engagement_platform.lake.session import spark_session
 from engagement_platform.maintenance.layout import files, history, plan, remedies
 from engagement_platform.maintenance.layout.files import LogNotReadable
+from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY
 from engagement_platform.maintenance.layout.plan import Left, Limits, Slice
 from engagement_platform.maintenance.layout.survey import Survey, Target, fingerprint, in_lake, survey, targets
 from engagement_platform.pipelines.jobs import open_stores

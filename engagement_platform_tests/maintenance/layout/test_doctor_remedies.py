@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.layout import LAYOUT_HISTORY
+from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY
 from engagement_platform.maintenance.layout.report import SHOWN
 from engagement_platform.settings import Settings
 from engagement_platform_tests.maintenance.layout import logs

@@ -14,10 +14,9 @@ from pyspark.sql import SparkSession
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.layout import LAYOUT_HISTORY
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.maintenance.layout.delta_log import recent, segment
-from engagement_platform.maintenance.layout.history import predicted_and_actual
+from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, predicted_and_actual
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
 from engagement_platform.maintenance.layout.survey import Target, target
 from engagement_platform.settings import LayoutSettings

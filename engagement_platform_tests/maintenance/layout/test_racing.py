@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.local.traffic import Message, Traffic
 from engagement_platform.maintenance.layout.optimize import Asked, Done, Outcome, Run, planned
-from engagement_platform.maintenance.verify import identity_findings, verify
+from engagement_platform.maintenance.verify.identity import identity_findings
+from engagement_platform.maintenance.verify.messages import verify
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import BatchSettings, MaintenanceSettings, StoreSettings, TrafficSettings

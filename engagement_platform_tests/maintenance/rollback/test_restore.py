@@ -20,7 +20,8 @@ from engagement_platform.lake.restore import RESTORE, VersionGone
 from engagement_platform.maintenance.rollback.groups import RestoreRefused, engagements
 from engagement_platform.maintenance.rollback.job import ChecksumDiffers, Restoring
 from engagement_platform.maintenance.rollback.plan import Asked, CannotReplay, plan
-from engagement_platform.maintenance.verify import identity_findings, verify
+from engagement_platform.maintenance.verify.identity import identity_findings
+from engagement_platform.maintenance.verify.messages import verify
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS

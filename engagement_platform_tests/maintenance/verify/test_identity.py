@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE
-from engagement_platform.maintenance.verify import Finding, identity_findings, recomputed, verify
-from engagement_platform.maintenance.verify.identity import sampled
+from engagement_platform.maintenance.verify import recomputed
+from engagement_platform.maintenance.verify.finding import Finding
+from engagement_platform.maintenance.verify.identity import identity_findings, sampled
+from engagement_platform.maintenance.verify.messages import verify
 from engagement_platform.maintenance.verify.recomputed import compare, compared
 from engagement_platform.pipelines.engagements.schema import ROW, STATE
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest
-from engagement_platform.maintenance.verify import ledger, verify
+from engagement_platform.maintenance.verify.messages import ledger, verify
 from engagement_platform.settings import Settings
 
 
