@@ -100,8 +100,8 @@ class CursorReader(Generic[B]):
         start: Start,
         max_rows: int,
         store_url: str | None,
-        follow: bool = False,
-        poll: timedelta = timedelta(seconds=1),
+        follow: bool,
+        poll: timedelta,
     ) -> None:
         if max_rows < 1:
             raise ValueError("max_rows is at least 1")

@@ -111,8 +111,8 @@ def checkpoint_folder(location: str) -> str:
 class StreamCheckpoints:
     """Which Structured Streaming query owns which checkpoint folder. Raises StoresUnavailable."""
 
-    def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utc_now) -> None:
-        self._engine, self._clock = engine, clock
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     def claim(self, stream: str, location: str) -> None:
         """Make a folder this stream's, for ever. Raises CheckpointRefused."""
@@ -132,7 +132,7 @@ class StreamCheckpoints:
                     "where it would begin again. Nothing was started. Start it with the folder it had, or forget it: "
                     f"`engagement-platform consumers --forget-stream {stream}`."
                 )
-            values = {"location": location, "stream": stream, "claimed_ts": self._clock()}
+            values = {"location": location, "stream": stream, "claimed_ts": utc_now()}
             connection.execute(STREAM_CHECKPOINT.insert().values(**values))
 
     def all(self) -> dict[str, str]:
@@ -143,7 +143,7 @@ class StreamCheckpoints:
 
     def record(self, stream: str, batch_id: int) -> None:
         """Keep the number of the last batch that a stream has finished, as Spark counts them."""
-        values = {"stream": stream, "batch_id": batch_id, "recorded_ts": self._clock()}
+        values = {"stream": stream, "batch_id": batch_id, "recorded_ts": utc_now()}
         with writing(self._engine, "stream-checkpoints") as connection:
             upsert(connection, STREAM_BATCH, values, "stream")
 

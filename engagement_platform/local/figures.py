@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +24,7 @@ from engagement_platform.sources.kafka_errors import TopicMissing
 WARMING_BATCHES = 2
 """Of a job after a start: the first pays for loading classes (about 10 s), the second for what waited meanwhile."""
 REASON_LENGTH = 160
+_EVERY_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,8 @@ class Watch:
     `latest` is the last answer, `trouble` is why there is no newer one, `asked` counts the rounds.
     """
 
-    def __init__(self, settings: Settings, ask: Callable[[Settings], Figures] = figures, every_s: float = 2.0) -> None:
-        self._settings, self._ask, self._every_s = settings, ask, every_s
-        self._stop = threading.Event()
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._stop = settings, threading.Event()
         self.latest: Figures | None = None
         self.trouble: str | None = None
         self.asked = 0
@@ -154,11 +154,11 @@ class Watch:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self.latest, self.trouble = self._ask(self._settings), None
+                self.latest, self.trouble = figures(self._settings), None
             except Exception as error:  # the console shows it; the services go on
                 self.trouble = str(error) if isinstance(error, PlatformError) else f"{type(error).__name__}: {error}"
             self.asked += 1
-            self._stop.wait(self._every_s)
+            self._stop.wait(_EVERY_S)
 
 
 def progress(watch: Watch, opening: Figures, left_s: float | None) -> str:

@@ -41,6 +41,7 @@ _WEIGHTS = {
     "heartbeat": 30, "level_start": 10, "level_complete": 6, "level_fail": 4, "session_start": 5, "session_end": 5,
     "virtual_currency": 8, "item_used": 4, "ad_impression": 6, "offer_shown": 3, "match_start": 3, "match_end": 3,
 }  # fmt: skip
+_PLAYERS = 500
 _DOUBLED, _LATE, _BAD = 0.01, 0.02, 0.002
 
 _TIMEOUT_S = 10.0
@@ -55,11 +56,10 @@ class GameTraffic:
     personal: with what is declared as personal data, for the ingest server to take out; made-up, and no real person's.
     """
 
-    def __init__(self, seed: int, types: Registry | None = None, players: int = 500, *, personal: bool = False) -> None:
+    def __init__(self, seed: int, types: Registry | None = None, *, personal: bool = False) -> None:
         self._rng, self._personal = random.Random(seed), personal
         self._types = list((types or registry()).values())
         self._weights = [_WEIGHTS.get(declared.name, 1) for declared in self._types]
-        self._players = players
         self._token = f"{self._rng.getrandbits(32):08x}"
         self._made = 0
         self._last = b""
@@ -80,7 +80,7 @@ class GameTraffic:
     def _event(self, declared: EventType, at: datetime) -> dict[str, Any]:
         pick = self._rng.choice
         self._made += 1
-        player = self._rng.randrange(self._players)
+        player = self._rng.randrange(_PLAYERS)
         event: dict[str, Any] = {
             "event_id": f"{self._token}-{self._made:09d}",
             "event_type": declared.name,

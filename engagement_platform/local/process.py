@@ -238,10 +238,10 @@ class Supervisor:
     def _log_of(self, child: Child) -> Path:
         return self._log_dir / f"{child.name}.log"
 
-    def _last_lines(self, child: Child, count: int = 5) -> str:
+    def _last_lines(self, child: Child) -> str:
         with contextlib.suppress(FileNotFoundError), self._log_of(child).open("rb") as log:
             log.seek(max(child.log_from, log.seek(0, os.SEEK_END) - 8192))
             lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
             # Of a Java stack trace the head says what happened.
-            return " | ".join([line for line in lines if not line.startswith("at ")][-count:])
+            return " | ".join([line for line in lines if not line.startswith("at ")][-5:])
         return ""

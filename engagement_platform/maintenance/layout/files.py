@@ -89,13 +89,13 @@ class Shape:
         return frozenset(stored if most < 0 else stored[:most])
 
 
-def open_table(uri: str, place: str, version: int | None = None) -> DeltaTable:
-    """The table at a path or URI, by default its newest version. place: what to call it in an error.
+def open_table(uri: str, place: str) -> DeltaTable:
+    """The table at a path or URI as it is now. place: what to call it in an error.
 
     Raises NotADeltaTable, LogNotReadable.
     """
     try:
-        return DeltaTable(log.storage_uri(uri), version=version)
+        return DeltaTable(log.storage_uri(uri))
     except TableNotFoundError as error:
         raise NotADeltaTable(place) from error
     except Exception as error:
