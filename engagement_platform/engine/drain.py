@@ -66,7 +66,7 @@ def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
                 yield report
                 if policy.gives_way():
                     return
-                if report.counts.get("rows_in", 0) < job.limits.max_records:
+                if not job.limits.is_full(report.counts):
                     time.sleep(pause_s(policy.min_batch_interval.total_seconds(), time.monotonic() - began))
                 continue
             idle_since = idle_since or time.monotonic()
@@ -144,8 +144,7 @@ class _Turns:
             self._after(self._policy.poll.total_seconds())
             return None
         self._idle_since = None
-        full = report.counts.get("rows_in", 0) >= self.job.limits.max_records
-        self._after(0.0 if full else self._interval_s - (time.monotonic() - began))
+        self._after(0.0 if self.job.limits.is_full(report.counts) else self._interval_s - (time.monotonic() - began))
         return report
 
     def let_go(self) -> None:

@@ -227,6 +227,12 @@ class Limits:
 
     max_records: int
     max_bytes: int
+    counted_by: str = "rows_in"
+    """Count of a batch that max_records limits."""
+
+    def is_full(self, counts: Mapping[str, int]) -> bool:
+        """Whether a batch took as much as it may, so that more may be waiting."""
+        return counts.get(self.counted_by, 0) >= self.max_records
 
 
 class NoIdentity:

@@ -19,7 +19,7 @@ from engagement_platform.local.games import GAMES
 from engagement_platform.local.kafka import EmbeddedKafka
 from engagement_platform.local.ports import LOCALHOST
 from engagement_platform.local.process import Child
-from engagement_platform.pipelines.declarations.declared import declarations
+from engagement_platform.pipelines.declarations.declared import Declarations, declarations
 from engagement_platform.settings import BROKER_RECORD, ENV_PREFIX, Settings
 
 
@@ -55,13 +55,10 @@ class Services:
             # Its workers fetch the objects of games, and boto3 looks for address and keys in the environment only.
             children.append(connect_child(settings, home / "spark", self.aws_variables))
         if self.kafka:
-            ports, names = settings.embedded, settings.kafka
+            ports = settings.embedded
             jars = resolve_jars("kafka", settings.spark.jar_cache)
             broker = EmbeddedKafka(home / "kafka", ports.kafka_port, ports.kafka_controller_port, jars)
-            topics = [names.engagements_topic, names.mutation_requests_topic, names.profile_changes_topic]
-            if settings.pipelines.page_views or declared.page_views:
-                topics.append(settings.page_views.topic)
-            children.append(broker.child(dict.fromkeys((*topics, *declared.topics), ports.kafka_partitions)))
+            children.append(broker.child(dict.fromkeys(topics(settings, declared), ports.kafka_partitions)))
             record.write_text(broker.bootstrap_servers)
         if self.aws:
             queues = [(str(feed.bucket), str(feed.queue_url)) for feed in declared.feeds]
@@ -112,6 +109,16 @@ class Services:
             "DAGSTER__SHARED_DRAIN": str(shared).lower(),
         }
         return {**self.variables, **{f"{ENV_PREFIX}{name}": value for name, value in ours.items()}}
+
+
+def topics(settings: Settings, declared: Declarations) -> list[str]:
+    """The topics that the pipelines which are on read, and those of declared tables."""
+    on, names = settings.pipelines, settings.kafka
+    found = [*declared.topics]
+    found += [names.engagements_topic, names.mutation_requests_topic] if on.engagements else []
+    found += [names.profile_changes_topic] if on.profiles else []
+    found += [settings.page_views.topic] if on.page_views or declared.page_views else []
+    return found
 
 
 def all_services(settings: Settings) -> Services:

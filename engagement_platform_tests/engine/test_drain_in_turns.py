@@ -20,6 +20,7 @@ from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.drain import DrainFailed, DrainPolicy, drain_in_turns
 from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.engine.model import Limits
 from engagement_platform_tests.engine.test_turns import APPLY, AT_ONCE, DATA, INGEST, REQUESTS, World
 
 NOTHING = timedelta(0)
@@ -150,6 +151,14 @@ def test_a_job_with_a_longer_interval_leaves_the_turns_between_to_others(world: 
     at = [(name, time.monotonic() - began) for name, _ in turns]
     assert [name for name, _ in at] == [APPLY, INGEST, INGEST, INGEST, APPLY]
     assert at[-1][1] - at[0][1] >= 0.9
+
+
+@pytest.mark.parametrize("counted_by", ["rows_in", "objects"])
+def test_a_batch_is_followed_at_once_by_the_next_one_when_it_took_all_that_its_job_counts(counted_by: str) -> None:
+    limits = Limits(max_records=3, max_bytes=1_000, counted_by=counted_by)
+    assert limits.is_full({"rows_in": 0, "objects": 0, counted_by: 3})
+    assert not limits.is_full({"rows_in": 9, "objects": 9, counted_by: 2})
+    assert not limits.is_full({})
 
 
 def test_a_job_is_left_to_another_run_also_while_no_turn_is_due(world: World) -> None:

@@ -15,10 +15,12 @@ import pytest
 from engagement_platform.local.games import GAMES
 from engagement_platform.local.home import locked_home
 from engagement_platform.local.ports import answers, free_ports
-from engagement_platform.local.services import all_services, missing_services, write_env_file
+from engagement_platform.local.services import all_services, missing_services, topics, write_env_file
 from engagement_platform.local.up import simulated_rate
+from engagement_platform.pipelines.declarations.declared import Declarations
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.settings import Settings
+from engagement_platform.settings.pipelines import PipelinesSettings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import BrokerUnknown
 from engagement_platform_tests.local.test_process import exists, wait_for
@@ -104,6 +106,20 @@ def test_the_variables_hold_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_KAFKA__SECURITY", '{"sasl.password": "hunter2"}')
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_STORES__URL", "postgresql+psycopg2://me:hunter2@localhost/db")
     assert "hunter2" not in repr(all_services(Settings()).variables)
+
+
+@pytest.mark.parametrize("on", ["engagements", "profiles", "games", "page_views"])
+def test_the_broker_has_the_topics_of_the_pipelines_that_are_on_and_of_declared_ones(on: str) -> None:
+    names = ("engagements", "profiles", "games", "page_views")
+    settings = Settings(pipelines=PipelinesSettings(**{name: name == on for name in names}))
+    kafka = settings.kafka
+    expected = {
+        "engagements": {kafka.engagements_topic, kafka.mutation_requests_topic},
+        "profiles": {kafka.profile_changes_topic},
+        "page_views": {settings.page_views.topic},
+    }
+    assert set(topics(settings, Declarations())) == expected.get(on, set())
+    assert settings.page_views.topic in topics(settings, Declarations(page_views=True))
 
 
 def test_an_env_file_is_replaced_whole(tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ class GameBatch:
     lake: Lake
     manifest: Manifest
     feed: Feed
+    objects: int
+    """How many were announced."""
     found: Summary
     """Of all lines that were read."""
     stays: Summary
@@ -88,9 +90,10 @@ class LinesProcess:
     commits: tuple[str, ...] = ()
 
     def run(self, work: GameBatch, commit: Committer) -> Counts:  # noqa: ARG002
-        """Counts: rows_in, bytes_in, unknown_fields."""
+        """Counts: objects, rows_in, bytes_in, unknown_fields."""
         found = work.found
-        return {"rows_in": found.rows_in, "bytes_in": found.bytes_in, "unknown_fields": found.unknown_fields}
+        counts = {"rows_in": found.rows_in, "bytes_in": found.bytes_in, "unknown_fields": found.unknown_fields}
+        return {"objects": work.objects, **counts}
 
 
 @dataclass(frozen=True)
@@ -220,7 +223,7 @@ def game_events(
         prepare=prepare,
         processes=(LinesProcess(), TablesProcess(tuple(commits)), *figures),
         stores=stores,
-        limits=Limits(settings.batch.max_records, settings.batch.max_bytes),
+        limits=Limits(settings.games.max_objects, settings.batch.max_bytes, counted_by="objects"),
         pin=lambda: {table.name: lake.version(table) for table in tables},
         decides=lambda: that_decide(settings, "decoding", games=_DECIDING),
         # One lease stands for all of them: a replay beside new batches would not see what those are landing.
@@ -255,7 +258,7 @@ def open_batch(lake: Lake, manifest: Manifest, feed: Feed, objects: BatchObjects
         quarantine = feed.quarantine
         refused = kept(not_there_yet(refused, lake, quarantine, manifest.table_versions[quarantine.name]))
         refused_rows = refused.count()
-    return GameBatch(lake, manifest, feed, found, stays, plan, refused, refused_rows, rows)
+    return GameBatch(lake, manifest, feed, len(objects.files), found, stays, plan, refused, refused_rows, rows)
 
 
 def describe(work: GameBatch) -> Mapping[str, object]:

@@ -143,6 +143,11 @@ def test_the_chain_ends_in_what_a_loop_makes_whatever_ends_or_is_merged_on_the_w
     assert [drain.rows_in for drain in again] == [0, 0, 0, 0]
     assert_is(world, chain)
 
+    for hop in HOPS:
+        # Files are merged by this test alone.
+        commits = [one for one in DeltaTable(world.lake.uri(hop.table)).history() if one["operation"] != "OPTIMIZE"]
+        assert {one["engineInfo"].split("/")[0] for one in commits} == {"Apache-Spark"}, hop.table.name
+
     shutil.rmtree(checkpoint(DAYS, world.lake.root))
     with pytest.raises(PlatformError, match="of the stream page-views/daily is gone"):
         run_hop(DAYS, world.lake, world.stores)
