@@ -57,6 +57,6 @@ def test_a_scan_is_compiled_and_leaves_the_session_as_it_was(rows: int, spark: S
     lake = Lake(spark.newSession(), Settings(home=tmp_path))
     tune_for(lake, rows)
     before = lake.spark.conf.get(COMPILED)
-    with compiled(lake):
+    with compiled(lake.spark):
         assert lake.spark.conf.get(COMPILED) == "true"
     assert lake.spark.conf.get(COMPILED) == before

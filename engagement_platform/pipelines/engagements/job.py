@@ -244,7 +244,7 @@ def _plan(
     known = known_before(lake, data, manifest)
     state = load_state(known, decoded, summary, all_days=all_days)
     callbacks = int(str(manifest.source.get(ANNOUNCED, -1)))
-    with compiled(lake):
+    with compiled(lake.spark):
         plan = kept(resolve(decoded, state, all_days=all_days, announced=callbacks))
     counted = plan.groupBy("verdict", "reason_code", "target").agg(
         F.count("*").alias("copies"), F.count("name").alias("names"), F.count("change_type").alias("changes")

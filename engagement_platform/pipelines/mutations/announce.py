@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,12 +22,14 @@ from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, NOTIFICATION, data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines import snapshot
+from engagement_platform.pipelines.engagements.schema import ROW
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.connected_components import moves as moves_of
-from engagement_platform.pipelines.mutations.view import Pending, by_rule, special_rows, split, with_move
-from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, announced, kept, tune_for
+from engagement_platform.pipelines.mutations.view import Pending, by_rule, special_rows, with_move
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, announced, compiled, kept, tune_for
 from engagement_platform.pipelines.pinned_settings import that_decide
 
+_ID = ["organization_id", "engagement_id"]
 _PERSON = ["organization_id", "source_person_id"]
 
 
@@ -104,22 +106,24 @@ def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
     def prepare(manifest: Manifest) -> Announcement:
         since, until = manifest.start["sequence"], manifest.end["sequence"]
         at = snapshot.snapshot_of(lake.root, manifest.table_versions)
-        tune_for(lake, log.rows_in(lake.uri(data), at.versions[data.name]))
+        # What is resolved is requests; of the Data Table there is one scan.
+        tune_for(lake, log.rows_in(lake.uri(MUTATION_REQUEST), at.versions[MUTATION_REQUEST.name]))
         pending = snapshot.pending(lake, at)
-        asked = F.col("sequence") <= until
+        in_time = F.col("sequence") <= until
         pending = replace(
             pending,
-            alias=None if pending.alias is None else pending.alias.where(asked),
-            updates=None if pending.updates is None else pending.updates.where(asked),
+            alias=None if pending.alias is None else pending.alias.where(in_time),
+            updates=None if pending.updates is None else pending.updates.where(in_time),
         )
         requests = lake.read(MUTATION_REQUEST, at.versions[MUTATION_REQUEST.name])
         requests = requests.where(F.col("batch_sequence").between(since + 1, until))
         found = kept(changes(snapshot.data(lake, at), pending, since + 1))
-        counts = [
-            {row[column]: row["count"] for row in frame.groupBy(column).count().collect()}
-            for frame, column in ((requests, "operation"), (found, "change_type"))
-        ]
-        return Announcement(lake, manifest, counts[0], found, counts[1])
+        kinds = (requests.select(F.lit(True), "operation"), found.select(F.lit(False), "change_type"))
+        counted = reduce(DataFrame.unionAll, kinds).toDF("asked", "kind").groupBy("asked", "kind").count().collect()
+        by_operation, by_change = (
+            {row["kind"]: row["count"] for row in counted if row["asked"] is asked} for asked in (True, False)
+        )
+        return Announcement(lake, manifest, by_operation, found, by_change)
 
     return parts.job(
         APPLY_MUTATIONS,
@@ -138,7 +142,7 @@ def changes(data: DataFrame, pending: Pending, since: int) -> DataFrame:
     """The engagements that readers see otherwise because of the requests from a sequence on; columns of CHANGE_DDL.
 
     data: the columns of ROW. Cost: resolving the edges of the organizations that have new ones, and one scan of the
-    Data Table for each of the two kinds of rows.
+    Data Table.
     """
     moves = None
     if pending.alias is not None:
@@ -148,14 +152,34 @@ def changes(data: DataFrame, pending: Pending, since: int) -> DataFrame:
     special = special_rows(pending, moves, since)
     if special is None:
         return data.sparkSession.createDataFrame([], rules.CHANGE_DDL)
-    plain, held = split(data, moves, special)
-    found = by_rule(held, pending, special, partial(rules.changes, since=since), rules.CHANGE_DDL)
-    return found if moves is None else found.unionByName(_moved(plain, moves.where("engaged_before IS NOT NULL")))
+    special = kept(special.distinct())
+    rows = named_rows(data, moves, special)
+    found = by_rule(rows.where("alone"), pending, special, partial(rules.changes, since=since), rules.CHANGE_DDL)
+    if moves is None:
+        return found
+    return found.unionByName(_moved(rows.where("NOT alone"), moves.where("engaged_before IS NOT NULL")))
+
+
+def named_rows(data: DataFrame, moves: DataFrame | None, special: DataFrame) -> DataFrame:
+    """The rows that moves or special rows name, by id or by person, kept: the columns of ROW, and `alone`.
+
+    alone: whether it is a special row, which goes through a rule. Cost: one scan of the Data Table.
+    """
+    of_id = special.where("engagement_id IS NOT NULL").select(*_ID).distinct().withColumn("by_id", F.lit(True))
+    of_person = special.select(*_PERSON, F.lit(True).alias("by_person"))
+    if moves is not None:
+        of_person = of_person.unionByName(moves.select(*_PERSON, F.lit(False).alias("by_person")))
+    of_person = (
+        of_person.where("source_person_id IS NOT NULL").groupBy(*_PERSON).agg(F.max("by_person").alias("by_person"))
+    )
+    rows = data.join(F.broadcast(of_id), _ID, "left").join(F.broadcast(of_person), _PERSON, "left")
+    rows = rows.where("by_id OR by_person IS NOT NULL")
+    with compiled(data.sparkSession):
+        return kept(rows.select(*ROW.names, F.expr("coalesce(by_id, by_person)").alias("alone")))
 
 
 def _moved(rows: DataFrame, moves: DataFrame) -> DataFrame:
     """Rows of ids that move as a whole: the person that the moves before and after give them."""
-    rows = rows.join(F.broadcast(moves.select(*_PERSON).distinct()), _PERSON, "left_semi")
     rows = rows.select("organization_id", "engagement_id", "engagement_date", "engagement_ts", "source_person_id")
     for name, phase in (("previous_person_id", "NOT is_after"), ("person_id", "is_after")):
         rows = with_move(rows, moves.where(phase).drop("is_after"), name, F.col("source_person_id"))

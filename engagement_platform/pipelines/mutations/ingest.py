@@ -155,7 +155,7 @@ def open_batch(
     else:
         version = manifest.table_versions[MUTATION_REQUEST.name]
         known = lake.read(MUTATION_REQUEST, version) if version else None
-        with compiled(lake):
+        with compiled(lake.spark):
             plan = kept(with_verdict(plan, known, accepted, NAMED_BY, unique=NAMED_BY))
         outcome = plan.groupBy("verdict", "operation").agg(F.count("*").alias("requests")).collect()
     [(code, sentence)] = REASONS.items()

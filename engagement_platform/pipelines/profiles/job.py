@@ -164,7 +164,7 @@ def open_batch(
     decoded = withheld(decoded, of_entity(entity.name, entity.key), tombstones, lake)
     plan = decoded
     if entity.inserts_are_new or entity.unknown_update == "quarantine":
-        with compiled(lake):
+        with compiled(lake.spark):
             landed = landed_ids(lake, entity, manifest)
             plan = kept(by_policies(decoded, entity, landed, seen_before=seen_before))
     groups = by_reason(plan, *(F.count_if(F.col("op") == op).alias(op) for op in _OPS))
