@@ -5,7 +5,7 @@ PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-fast test-first-day test-long test-crash conformance lint format docs clean bench-ingest bench-pipe bench-cascade bench-mutation \
-  bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness \
+  bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness bench-footprint \
   bench-ingest-server bench-chain bench-s3-sqs bench-doctor \
   simulate-days
 
@@ -88,6 +88,9 @@ bench-freshness: setup ## from produced to visible in the view, at four rates of
 
 bench-s3-sqs: setup ## objects/s of the s3-sqs source and the thirty tables, beside moto's and Spark's own; created to readable
 	@$(BIN)/python -m benchmarks.s3_sqs $(ARGS)
+
+bench-footprint: setup ## what `up` takes with everything on, ten minutes: cores, memory, runs, freshness, files, event log
+	@$(BIN)/python -m benchmarks.footprint $(ARGS)
 
 bench-ingest-server: setup ## events/s that the ingest server takes, and how long answers take, at full speed and half of it
 	@$(BIN)/python -m benchmarks.ingest_server $(ARGS)
