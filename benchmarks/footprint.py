@@ -180,7 +180,9 @@ def sampled(took: Footprint, home: Path, log: Path, seconds: float) -> Iterator[
         if at >= due:
             backlog = int(_BACKLOG.findall(log.read_text())[-1].replace(",", ""))
             runs, memory = took.runs(), took.pss()
-            yield Sample(at, sum(took.cpu.values()) / max(at, 1), memory, runs, backlog, data_files(home), database(home))
+            yield Sample(
+                at, sum(took.cpu.values()) / max(at, 1), memory, runs, backlog, data_files(home), database(home)
+            )
             due += 10
         time.sleep(0.5)
 
