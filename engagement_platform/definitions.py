@@ -1,7 +1,7 @@
 """The one Dagster entry point: merges what `defs/` declares and binds the platform's resource.
 
-Importing it, and loading the definitions, opens nothing but the folders of declared tables and of declared game events,
-where the settings name them: all other settings are read by the runs and sensors themselves.
+Importing it opens nothing. Loading the definitions opens the folders of declared tables and of declared game events and
+fetches secrets, where the settings name them: all other settings are read by the runs and sensors themselves.
 """
 
 from __future__ import annotations
@@ -29,18 +29,33 @@ from engagement_platform.defs import (
 )
 from engagement_platform.defs.components.folder import folder_definitions
 from engagement_platform.defs.entity import PROFILES
-from engagement_platform.defs.platform import bound_platform
+from engagement_platform.defs.platform import bound_platform, pyspark
 from engagement_platform.defs.specs import GROUP
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.settings import Settings
+
+
+def _settings() -> Settings:
+    """With the secrets that `dagster.secrets` names in the environment of this process. Raises what AWS refuses."""
+    settings = Settings()
+    if not settings.dagster.secrets:
+        return settings
+    from dagster_aws.secretsmanager import SecretsManagerSecretsResource
+
+    # boto3 does not read AWS_REGION, which everything else goes by.
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    found = SecretsManagerSecretsResource(secrets=settings.dagster.secrets, region_name=region).fetch_secrets()
+    os.environ.update({name.rpartition("/")[2]: value for name, value in found.items()})
+    return Settings()
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     """Everything that Dagster runs. In-process: each run is one Spark client, not one for each step."""
     os.umask(0o077)  # as the command line does: what runs write into the home folder is for its owner only
-    bound = dg.Definitions(resources={"platform": bound_platform()}, executor=dg.in_process_executor)
-    settings = Settings()
+    resources = {"platform": bound_platform(), "pyspark": pyspark}
+    bound = dg.Definitions(resources=resources, executor=dg.in_process_executor)
+    settings = _settings()
     # First, since Dagster would say less well that two declarations want the same name.
     on, declared = settings.pipelines, declarations(settings)
     # Named one by one rather than found by walking a folder: that needs a project file beside the package, and an

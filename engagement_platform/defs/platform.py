@@ -16,6 +16,7 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.settings import Settings
 
 if TYPE_CHECKING:
+    from dagster_pyspark import LazyPySparkResource
     from pyspark.sql import SparkSession
 
 
@@ -101,6 +102,13 @@ def open_spark(settings: Settings, app_name: str) -> Iterator[SparkSession]:
 
 
 def _start_spark(settings: Settings, app_name: str) -> SparkSession:
+    spark: SparkSession = _classic_spark(settings, app_name).spark_session
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _classic_spark(settings: Settings, app_name: str) -> LazyPySparkResource:
+    """Spark of this process, not started yet. Raises what resolving jars raises."""
     from dagster_pyspark import LazyPySparkResource
 
     from engagement_platform.lake.jars import find_java, spark_jars
@@ -110,6 +118,13 @@ def _start_spark(settings: Settings, app_name: str) -> SparkSession:
     # Workers run this Python, which has the packages; without it they take the first python3 on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = classic_conf(settings, spark_jars(settings))
-    spark: SparkSession = LazyPySparkResource(spark_config={"spark.app.name": app_name, **conf}).spark_session
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+    return LazyPySparkResource(spark_config={"spark.app.name": app_name, **conf})
+
+
+@dg.resource(
+    description="dagster-pyspark's resource with the settings and jars of the platform: Spark in the run's own "
+    "process, started by the first use of `spark_session`. For assets of yours that read the lake."
+)
+def pyspark(_: dg.InitResourceContext) -> LazyPySparkResource:
+    """Classic Spark for assets beside the platform's. Raises what resolving jars raises."""
+    return _classic_spark(bound_platform().settings(), "engagement-platform")

@@ -69,6 +69,11 @@ class DagsterSettings(Section):
     report_interval: timedelta = timedelta(minutes=5)
     """How often a run that drains for long materializes its assets, with the sums of its batches. A materialization for
     each batch would fill Dagster's database."""
+    secrets: list[str] = Field(default_factory=list)
+    """ARNs of secrets in AWS Secrets Manager, each named like a variable of these settings, such as
+    prod/ENGAGEMENT_PLATFORM_STORES__URL; what is before the last / is free. Dagster's processes fetch them when they
+    load the definitions, and they win over variables: reload the code location after a rotation. Other commands take
+    variables only."""
     retention: timedelta = Field(timedelta(days=14), ge=timedelta(0))
     """How long Dagster's database keeps runs that have ended, their events and the results of checks; the job
     `remove_old_runs` removes the others every night. The newest of each asset and check stays."""
