@@ -27,7 +27,7 @@ from engagement_platform.defs import (
     shared_drain,
     verification,
 )
-from engagement_platform.defs.components.folder import folder_definitions
+from engagement_platform.defs.components import folder_definitions
 from engagement_platform.defs.entity import PROFILES
 from engagement_platform.defs.platform import bound_platform, pyspark
 from engagement_platform.defs.specs import GROUP

@@ -28,8 +28,8 @@ from engagement_platform.defs.components import (
     MergeOnReadEntity,
     S3SqsTables,
     ViewAnalytics,
+    folder_definitions,
 )
-from engagement_platform.defs.components.folder import folder_definitions
 from engagement_platform.defs.layout_results import LAYOUT
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.model import Transaction

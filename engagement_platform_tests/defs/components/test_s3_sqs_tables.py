@@ -13,8 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from engagement_platform.consumers.reading import table_names
-from engagement_platform.defs.components import S3SqsTables
-from engagement_platform.defs.components.folder import folder_definitions
+from engagement_platform.defs.components import S3SqsTables, folder_definitions
 from engagement_platform.defs.layout_results import LAYOUT
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.unfinished_batches import how_to_finish
