@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import Callbacks, MicroBatchJob, Process
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Limits, Manifest
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.lake.lake import Lake
@@ -141,37 +141,18 @@ def services(folder: Path) -> Iterator[tuple[Settings, Server]]:
             server.wait(30)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A process whose seconds, CPU seconds and Spark jobs are counted."""
-
-    inner: Process[EngagementBatch]
-    steps: Steps
-
-    @property
-    def name(self) -> str:
-        """Of the process."""
-        return self.inner.name
-
-    @property
-    def commits(self) -> tuple[str, ...]:
-        """Of the process."""
-        return self.inner.commits
-
-    def run(self, work: EngagementBatch, commit: Committer) -> Counts:
-        """As the process."""
-        with self.steps.step(self.name):
-            return self.inner.run(work, commit)
-
-
 def measured(job: MicroBatchJob[EngagementBatch], steps: Steps, records: int) -> MicroBatchJob[EngagementBatch]:
-    """The job for a batch of at most so many records, with its steps counted."""
+    """The job for a batch of at most so many records, with seconds, CPU seconds and Spark jobs of its steps counted."""
 
     def prepare(manifest: Manifest) -> EngagementBatch:
         with steps.step("open"):
             return job.prepare(manifest)
 
-    processes = tuple(Measured(process, steps) for process in job.processes)
+    def counted(process: Step[EngagementBatch], work: EngagementBatch, commit: Committer) -> Counts:
+        with steps.step(process.name):
+            return process.does(work, commit)
+
+    processes = tuple(replace(process, does=partial(counted, process)) for process in job.processes)
     return replace(job, prepare=prepare, processes=processes, limits=Limits(records, 2**50))
 
 

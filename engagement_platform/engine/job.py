@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from engagement_platform.engine.fencing import (
     OUTSIDE_BATCHES,
@@ -73,22 +73,16 @@ class BatchFailed(PlatformError):
         )
 
 
-class Process(Protocol[W_contra]):
-    """One step of a batch: makes its declared commits and returns its counts."""
+@dataclass(frozen=True)
+class Step(Generic[W_contra]):
+    """One process of a batch: a function that makes its declared commits and returns its counts."""
 
-    @property
-    def name(self) -> str:
-        """Key in the Batch Metadata Store."""
-        ...
-
-    @property
-    def commits(self) -> tuple[str, ...]:
-        """Names of the commits it can make, in order."""
-        ...
-
-    def run(self, work: W_contra, commit: Committer) -> Counts:
-        """Do it. Reads nothing but the work, which is pinned by the manifest."""
-        ...
+    name: str
+    """Key in the Batch Metadata Store."""
+    does: Callable[[W_contra, Committer], Counts]
+    """Reads nothing but the work, which is pinned by the manifest."""
+    commits: tuple[str, ...] = ()
+    """Names of the commits that it can make, in order."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +135,7 @@ class MicroBatchJob(Generic[W]):
     source: Source
     prepare: Callable[[Manifest], W]
     """Makes what all processes share (frames over the pinned range); called only when a process has to run."""
-    processes: tuple[Process[W], ...]
+    processes: tuple[Step[W], ...]
     stores: Stores
     limits: Limits
     pin: Callable[[], Mapping[str, int]] = dict
@@ -384,11 +378,11 @@ class _Attempt(Generic[W]):
             lease.check()
         self.job.fencing.check()
 
-    def _run_process(self, process: Process[W], work: W, manifest: Manifest) -> Counts:
+    def _run_process(self, process: Step[W], work: W, manifest: Manifest) -> Counts:
         since = time.monotonic()
         self._check()
         last = process.commits[-1] if process is self.job.processes[-1] and process.commits else None
-        counts = process.run(work, Committer(manifest, process.name, self.job.callbacks.observe, self._check, last))
+        counts = process.does(work, Committer(manifest, process.name, self.job.callbacks.observe, self._check, last))
         self.metadata.record(manifest, process.name, counts, self.job.clock(), fences=self.fences)
         self.job.callbacks.observe(f"{process.name}:recorded")
         self.seconds[process.name] = time.monotonic() - since

@@ -18,9 +18,8 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Step, Stores
 from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, NoIdentity, Offsets
-from engagement_platform.engine.step import Step
 from engagement_platform.engine.unfinished_batches import closed
 from engagement_platform.erasing.rewrites import Rewrite, rewrites
 from engagement_platform.erasing.rules import follow

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import Callbacks, MicroBatchJob, Process, Stores
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Step, Stores
 from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, Source, Transaction
 from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.contract import Table
@@ -61,7 +61,7 @@ class Parts:
         name: str,
         source: Source,
         prepare: Callable[[Manifest], W],
-        processes: tuple[Process[W], ...],
+        processes: tuple[Step[W], ...],
         *,
         writes: Mapping[str, Table | None],
         pin: Callable[[], Mapping[str, int]],

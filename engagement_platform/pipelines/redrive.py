@@ -6,11 +6,13 @@ What a record has to be is the job's business: a redrive is that job under anoth
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.job import Step
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Source
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
@@ -88,27 +90,24 @@ class RedriveSource(NoIdentity):
         return newest.select(*COORDINATES, "r.key", "r.value", "r.timestamp", "r.batch_sequence")
 
 
-@dataclass(frozen=True)
-class RedrivenProcess:
-    """Marks those records of a redrive that landed, or were known: a second redrive passes them by."""
+def mark_redriven(source: RedriveSource, work: TopicBatch, commit: Committer) -> Counts:
+    """Mark those records of a redrive that landed, or were known: a second redrive passes them by.
 
-    source: RedriveSource
-    name: str = "redriven"
-    commits: tuple[str, ...] = ("append",)
-
-    def run(self, work: TopicBatch, commit: Committer) -> Counts:
-        """Counts: redriven, files, bytes, commits."""
-        done = work.received.rows_in - work.quarantined
-        if not done:
-            return {"redriven": 0}
-        rejected = work.rejected_rows.select(*COORDINATES)
-        rows = work.raw.select(*_RECORD).join(rejected, list(COORDINATES), "left_anti")
-        marks = with_reason(rows, REDRIVEN, f"Refused as {self.source.reason}; landed, or known, since.")
-        appends = Appends(work.lake, work.manifest, commit)
-        appends.add("append", self.source.table, marks, done)
-        return {"redriven": done, **appends.counts()}
+    Counts: redriven, files, bytes, commits.
+    """
+    done = work.received.rows_in - work.quarantined
+    if not done:
+        return {"redriven": 0}
+    rejected = work.rejected_rows.select(*COORDINATES)
+    rows = work.raw.select(*_RECORD).join(rejected, list(COORDINATES), "left_anti")
+    marks = with_reason(rows, REDRIVEN, f"Refused as {source.reason}; landed, or known, since.")
+    appends = Appends(work.lake, work.manifest, commit)
+    appends.add("append", source.table, marks, done)
+    return {"redriven": done, **appends.counts()}
 
 
-def redriven(source: Source) -> tuple[RedrivenProcess, ...]:
+def redriven(source: Source) -> tuple[Step[TopicBatch], ...]:
     """The last process of a job: marks what a redrive has landed; none for any other source."""
-    return (RedrivenProcess(source),) if isinstance(source, RedriveSource) else ()
+    if not isinstance(source, RedriveSource):
+        return ()
+    return (Step("redriven", partial(mark_redriven, source), ("append",)),)

@@ -16,7 +16,7 @@ from pathlib import Path
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer, Fencing, TableTransaction
-from engagement_platform.engine.job import Callbacks, MicroBatchJob, Stores
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Step, Stores
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
@@ -38,21 +38,18 @@ class OneBatch(NoIdentity):
         return 1
 
 
-@dataclass
-class Lines:
+def writes(out: Path, *commits: str) -> Step[Manifest]:
     """Writes one line a commit, with the number of the process that wrote it."""
 
-    out: Path
-    name: str = "data"
-    commits: tuple[str, ...] = COMMITS
-
-    def run(self, work: Manifest, commit: Committer) -> Counts:
-        for name in self.commits:
+    def write(_work: Manifest, commit: Committer) -> Counts:
+        for name in commits:
             with commit(name) as txn:
                 txn.guard()
-                with self.out.open("a") as file:
+                with out.open("a") as file:
                     file.write(f"{txn.marker.partition('/')[2]} by {os.getpid()}\n")
         return {"rows_in": 1, "landed": 1}
+
+    return Step("data", write, commits)
 
 
 @dataclass
@@ -75,7 +72,7 @@ def job(url: str, out: Path) -> MicroBatchJob[Manifest]:
         name=JOB,
         source=OneBatch(),
         prepare=lambda manifest: manifest,
-        processes=(Lines(out),),
+        processes=(writes(out, *COMMITS),),
         stores=Stores(CheckpointStore(engine), BatchMetadataStore(engine), LeaseStore(engine)),
         limits=Limits(1, 1_000),
         leased=(TABLE,),

@@ -7,9 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,11 +19,11 @@ from sqlalchemy import Engine
 from engagement_platform.engine.database import open_engine, writing
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.fencing import Committer, TableTransaction, lease_transaction
-from engagement_platform.engine.job import Callbacks, MicroBatchJob
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Step
 from engagement_platform.engine.lease import Fence, LeaseLost, LeaseStore
 from engagement_platform.engine.model import Counts, Manifest
 from engagement_platform.engine.schema import LEASE
-from engagement_platform_tests.engine.sleeping_run import AT_ONCE, JOB, TABLE, Closing, Lines, job
+from engagement_platform_tests.engine.sleeping_run import AT_ONCE, JOB, TABLE, Closing, job, writes
 
 SAY_S = 60
 
@@ -99,25 +99,18 @@ def test_a_stopped_process_that_goes_on_after_its_successor_writes_nothing(
         assert lines(out) == [*written, "data/first#0", "data/second#0"]
 
 
-@dataclass
-class Loses(Lines):
-    """Loses its leases when its rows are ready to be written."""
-
-    meanwhile: Callable[[], object] = field(default=lambda: None)
-
-    def run(self, work: Manifest, commit: Committer) -> Counts:
-        with commit("first") as txn:
-            self.meanwhile()
-            txn.guard()
-            self.out.write_text("written")
-        return {}
-
-
 def test_leases_are_checked_once_more_when_the_rows_are_ready(url: str, out: Path) -> None:
     run = job(url, out)
-    loses = Loses(out, meanwhile=lambda: take_over(run.stores.leases, f"table/{TABLE}"))
+
+    def loses(_work: Manifest, commit: Committer) -> Counts:
+        with commit("first") as txn:
+            take_over(run.stores.leases, f"table/{TABLE}")
+            txn.guard()
+            out.write_text("written")
+        return {}
+
     with pytest.raises(LeaseLost, match=f"table/{TABLE}"):
-        list(drain(replace(run, processes=(loses,)), AT_ONCE))
+        list(drain(replace(run, processes=(Step("data", loses, ("first",)),)), AT_ONCE))
     assert not out.exists()
 
 
@@ -142,9 +135,7 @@ def test_the_successor_also_closes_commits_that_only_the_former_code_made(url: s
 
     with pytest.raises(Killed):
         list(drain(replace(former, callbacks=Callbacks(observe=die)), AT_ONCE))
-    run = replace(
-        job(url, out), processes=(Lines(out, commits=("first",)),), fencing=Closing(targets={"data/first": TABLE})
-    )
+    run = replace(job(url, out), processes=(writes(out, "first"),), fencing=Closing(targets={"data/first": TABLE}))
     list(drain(run, AT_ONCE))
     assert closing(run) == [f"{TABLE} ingest/data/{name}#0" for name in ("first", "second")]
 
@@ -198,7 +189,7 @@ def test_who_fails_to_close_leaves_it_to_the_next(url: str, out: Path) -> None:
 
 def test_a_job_has_to_say_which_table_each_commit_writes(url: str, out: Path) -> None:
     with pytest.raises(ValueError, match=f"{JOB} does not say which table data/third writes"):
-        replace(job(url, out), processes=(Lines(out, commits=("first", "third")),))
+        replace(job(url, out), processes=(writes(out, "first", "third"),))
 
 
 def test_a_lease_says_from_whom_it_was_taken(url: str) -> None:

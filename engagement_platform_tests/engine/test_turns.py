@@ -19,7 +19,7 @@ from sqlalchemy import Engine, func, select
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain, pause_s
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Step, Stores
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
 from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.schema import LEASE, LEASE_WAITER
@@ -55,20 +55,16 @@ class Tape(NoIdentity):
         return end["0"] - start["0"]
 
 
-@dataclass
-class Write:
+def write(log: list[str], meanwhile: Callable[[], None] = lambda: None) -> Step[Manifest]:
     """Notes which batch it was run for."""
 
-    log: list[str]
-    meanwhile: Callable[[], None] = lambda: None
-    name: str = "data"
-    commits: tuple[str, ...] = ("append",)
-
-    def run(self, work: Manifest, commit: Committer) -> Counts:
+    def note(work: Manifest, commit: Committer) -> Counts:
         with commit("append"):
-            self.log.append(str(work))
-            self.meanwhile()
+            log.append(str(work))
+            meanwhile()
         return {"rows_in": 1, "landed": 1}
+
+    return Step("data", note, ("append",))
 
 
 @dataclass
@@ -85,7 +81,7 @@ class World:
             name=name,
             source=Tape(batches),
             prepare=lambda manifest: manifest,
-            processes=(Write(self.log),),
+            processes=(write(self.log),),
             stores=self.stores,
             limits=Limits(1, 1_000),
             pin=lambda: dict.fromkeys((*leased, *pins), 7),
@@ -273,7 +269,7 @@ def test_two_jobs_that_drain_the_same_tables_take_turns(
     def run(name: str, tables: tuple[str, ...]) -> None:
         job = replace(
             world.job(name, *tables, batches=3),
-            processes=(Write(world.log, until_the_other_waits),),
+            processes=(write(world.log, until_the_other_waits),),
             lease_wait=timedelta(seconds=20),
         )
         try:

@@ -16,7 +16,7 @@ from deltalake import Transaction as TxnAction
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Step, Stores
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets, Transaction
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
@@ -72,32 +72,21 @@ def append(root: str, table: str, numbers: list[int], txn: Transaction) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Append:
+def appends(root: str, table: str, *, last: bool) -> Step[tuple[Manifest, list[int]]]:
     """The numbers of the batch, times a factor that is pinned as a setting, into one table."""
 
-    root: str
-    table: str
-    last: bool
-
-    @property
-    def name(self) -> str:
-        return self.table.partition("/")[2]
-
-    @property
-    def commits(self) -> tuple[str, ...]:
-        return ("append",)
-
-    def run(self, work: tuple[Manifest, list[int]], commit: Committer) -> Counts:
+    def write(work: tuple[Manifest, list[int]], commit: Committer) -> Counts:
         manifest, numbers = work
         # Multiples of ten go to the second table only: a batch of them makes no commit in the first.
-        mine = [number for number in numbers if self.last or number % 10]
+        mine = [number for number in numbers if last or number % 10]
         if mine:
             with commit("append") as txn:
                 factor = manifest.settings["factor"]
                 assert isinstance(factor, int)
-                append(self.root, self.table, [number * factor for number in mine], txn)
-        return {"rows_in": len(numbers), "landed": len(numbers)} if self.last else {}
+                append(root, table, [number * factor for number in mine], txn)
+        return {"rows_in": len(numbers), "landed": len(numbers)} if last else {}
+
+    return Step(table.partition("/")[2], write, ("append",))
 
 
 @dataclass
@@ -132,7 +121,7 @@ class World:
             name=self.name,
             source=self.topic,
             prepare=lambda manifest: (manifest, self.topic.numbers[manifest.start["0"] : manifest.end["0"]]),
-            processes=(Append(self.root, FIRST, last=False), Append(self.root, SECOND, last=True)),
+            processes=(appends(self.root, FIRST, last=False), appends(self.root, SECOND, last=True)),
             stores=self.stores,
             limits=Limits(100, 1000),
             decides=lambda: {"factor": self.factor},

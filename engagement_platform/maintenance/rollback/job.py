@@ -16,10 +16,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
+from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Step, Stores
 from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
-from engagement_platform.engine.step import Step
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.audit_columns import stamped

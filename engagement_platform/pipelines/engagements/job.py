@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
@@ -95,59 +95,51 @@ class EngagementBatch(TopicBatch):
         return [row for row in self.outcome if all(row[name] == value for name, value in of.items())]
 
 
-@dataclass(frozen=True)
-class TablesProcess:
-    """Quarantine, names, and the rows of the Data Table and its changeset."""
+def write_tables(work: EngagementBatch, commit: Committer) -> Counts:
+    """Write quarantine, names, and the rows of the Data Table and its changeset.
 
-    name: str = "tables"
-    commits: tuple[str, ...] = ("quarantine", "mapping", "changeset", "data")
+    Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, updated, duplicates, images,
+    names, files, bytes, commits.
+    """
+    inserted, updated = (work.copies(verdict=verdict.value) for verdict in (Verdict.INSERT, Verdict.UPDATE))
+    appends = Appends(work.lake, work.manifest, commit)
 
-    def run(self, work: EngagementBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, updated, duplicates, images,
-        names, files, bytes, commits."""
-        inserted, updated = (work.copies(verdict=verdict.value) for verdict in (Verdict.INSERT, Verdict.UPDATE))
-        appends = Appends(work.lake, work.manifest, commit)
+    def rows() -> None:
+        images, new = (work.copies(target=target.value) for target in (Target.CHANGESET, Target.DATA))
+        if images:
+            appends.add("changeset", CHANGESET, work.plan.where(F.col("target") == Target.CHANGESET.value), images)
+        if images or new:
+            appends.add("data", work.data, work.plan.where(F.col("target") == Target.DATA.value), new)
 
-        def rows() -> None:
-            images, new = (work.copies(target=target.value) for target in (Target.CHANGESET, Target.DATA))
-            if images:
-                appends.add("changeset", CHANGESET, work.plan.where(F.col("target") == Target.CHANGESET.value), images)
-            if images or new:
-                appends.add("data", work.data, work.plan.where(F.col("target") == Target.DATA.value), new)
-
-        writes = [rows]
-        if work.quarantined:
-            writes.append(lambda: appends.add("quarantine", QUARANTINE, work.to_quarantine(), work.quarantined))
-        if work.names:
-            writes.append(lambda: appends.add("mapping", MAPPING, name_evidence(work), work.names))
-        side_by_side(*writes)
-        return {
-            **work.received.counts(),
-            "quarantined": work.quarantined,
-            "landed": inserted + updated,
-            "inserted": inserted,
-            "updated": updated,
-            "duplicates": sum(work.copies(verdict=v.value) for v in (Verdict.DUPLICATE, Verdict.SUPERSEDED)),
-            "images": work.copies(target=Target.CHANGESET.value),
-            "names": work.names,
-            **appends.counts(),
-        }
+    writes = [rows]
+    if work.quarantined:
+        writes.append(lambda: appends.add("quarantine", QUARANTINE, work.to_quarantine(), work.quarantined))
+    if work.names:
+        writes.append(lambda: appends.add("mapping", MAPPING, name_evidence(work), work.names))
+    side_by_side(*writes)
+    return {
+        **work.received.counts(),
+        "quarantined": work.quarantined,
+        "landed": inserted + updated,
+        "inserted": inserted,
+        "updated": updated,
+        "duplicates": sum(work.copies(verdict=v.value) for v in (Verdict.DUPLICATE, Verdict.SUPERSEDED)),
+        "images": work.copies(target=Target.CHANGESET.value),
+        "names": work.names,
+        **appends.counts(),
+    }
 
 
-@dataclass(frozen=True)
-class NotificationProcess:
-    """One row for each insert, update and delete, when the Data Table's commit has published the batch."""
+def notify(work: EngagementBatch, commit: Committer) -> Counts:
+    """Write one notification for each insert, update and delete, when the Data Table's commit has published the batch.
 
-    name: str = "notification"
-    commits: tuple[str, ...] = ("append",)
-
-    def run(self, work: EngagementBatch, commit: Committer) -> Counts:
-        """Counts: notifications, files, bytes, commits."""
-        if not work.changes:
-            return {"notifications": 0}
-        appends = Appends(work.lake, work.manifest, commit)
-        appends.add("append", NOTIFICATION, notifications(work.plan, work.manifest), work.changes)
-        return {"notifications": work.changes, **appends.counts()}
+    Counts: notifications, files, bytes, commits.
+    """
+    if not work.changes:
+        return {"notifications": 0}
+    appends = Appends(work.lake, work.manifest, commit)
+    appends.add("append", NOTIFICATION, notifications(work.plan, work.manifest), work.changes)
+    return {"notifications": work.changes, **appends.counts()}
 
 
 def name_evidence(work: EngagementBatch) -> DataFrame:
@@ -190,7 +182,11 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
         name,
         source,
         prepare,
-        (TablesProcess(), NotificationProcess(), *redriven(source)),
+        (
+            Step("tables", write_tables, ("quarantine", "mapping", "changeset", "data")),
+            Step("notification", notify, ("append",)),
+            *redriven(source),
+        ),
         pin=lambda: {table.name: lake.version(table) for table in pinned},
         decides=lambda: that_decide(settings, "decoding", "mutation"),
         about=lambda: {ANNOUNCED: announced(parts.stores)},

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import Callbacks, MicroBatchJob, Stores
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Step, Stores
 from engagement_platform.engine.model import Counts, JobState, Limits, Manifest
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.lake import log
@@ -82,79 +82,70 @@ class GameBatch:
     """Type -> events that land."""
 
 
-@dataclass(frozen=True)
-class LinesProcess:
-    """What was read. Kept before anything is written: a resume that reads less does not end."""
+def count_lines(work: GameBatch, commit: Committer) -> Counts:  # noqa: ARG001
+    """Count what was read. Kept before anything is written: a resume that reads less does not end.
 
-    name: str = LINES
-    commits: tuple[str, ...] = ()
-
-    def run(self, work: GameBatch, commit: Committer) -> Counts:  # noqa: ARG002
-        """Counts: objects, rows_in, bytes_in, unknown_fields."""
-        found = work.found
-        counts = {"rows_in": found.rows_in, "bytes_in": found.bytes_in, "unknown_fields": found.unknown_fields}
-        return {"objects": work.objects, **counts}
+    Counts: objects, rows_in, bytes_in, unknown_fields.
+    """
+    found = work.found
+    counts = {"rows_in": found.rows_in, "bytes_in": found.bytes_in, "unknown_fields": found.unknown_fields}
+    return {"objects": work.objects, **counts}
 
 
-@dataclass(frozen=True)
-class TablesProcess:
-    """The table of each type that the batch has events of, and quarantine."""
+def write_tables(work: GameBatch, commit: Committer) -> Counts:
+    """Write the table of each type that the batch has events of, and quarantine.
 
-    commits: tuple[str, ...]
-    name: str = TABLES
+    Counts: landed, duplicates, quarantined, erased, and as the tables' logs have them files, bytes, commits,
+    rows_written, and rows/<name> of each table.
+    """
+    appends = Appends(work.lake, work.manifest, commit)
 
-    def run(self, work: GameBatch, commit: Committer) -> Counts:
-        """Counts: landed, duplicates, quarantined, erased, and as the tables' logs have them files, bytes, commits,
-        rows_written, and rows/<name> of each table."""
-        appends = Appends(work.lake, work.manifest, commit)
+    def events(name: str, rows: int) -> None:
+        declared = work.feed.types[name]
+        appends.add(name, declared.table, rows_of(work.plan, name, list(declared.fields)), rows)
 
-        def events(name: str, rows: int) -> None:
-            declared = work.feed.types[name]
-            appends.add(name, declared.table, rows_of(work.plan, name, list(declared.fields)), rows)
-
-        if work.found.rows_in <= FEW_ROWS:
-            # One task writes the days of a table: thirty tables have tasks enough.
-            work.lake.spark.conf.set("spark.sql.shuffle.partitions", "1")
-        side_by_side(*(partial(events, name, rows) for name, rows in sorted(work.landed.items())))
-        if work.refused_rows:
-            # The last one: that it is there says that the batch is.
-            appends.add(QUARANTINE_NAME, work.feed.quarantine, work.refused, work.refused_rows)
-        landed = sum(work.landed.values())
-        copies = sum(work.stays.accepted.values()) - landed
-        commits = appends.commits()
-        rows = {f"{ROWS_OF}{name}": commit.rows_added for name, commit in commits.items()}
-        return {
-            "landed": landed,
-            "duplicates": copies + work.stays.refused - work.refused_rows,
-            "quarantined": work.refused_rows,
-            "erased": work.found.rows_in - work.stays.rows_in,
-            **added_by(commits.values()),
-            "rows_written": sum(rows.values()),
-            **rows,
-        }
+    if work.found.rows_in <= FEW_ROWS:
+        # One task writes the days of a table: thirty tables have tasks enough.
+        work.lake.spark.conf.set("spark.sql.shuffle.partitions", "1")
+    side_by_side(*(partial(events, name, rows) for name, rows in sorted(work.landed.items())))
+    if work.refused_rows:
+        # The last one: that it is there says that the batch is.
+        appends.add(QUARANTINE_NAME, work.feed.quarantine, work.refused, work.refused_rows)
+    landed = sum(work.landed.values())
+    copies = sum(work.stays.accepted.values()) - landed
+    commits = appends.commits()
+    rows = {f"{ROWS_OF}{name}": commit.rows_added for name, commit in commits.items()}
+    return {
+        "landed": landed,
+        "duplicates": copies + work.stays.refused - work.refused_rows,
+        "quarantined": work.refused_rows,
+        "erased": work.found.rows_in - work.stays.rows_in,
+        **added_by(commits.values()),
+        "rows_written": sum(rows.values()),
+        **rows,
+    }
 
 
-@dataclass(frozen=True)
-class FiguresProcess:
-    """What the batch adds to the figures of games and the features of players, which are in the stores."""
+def count_figures(
+    store: LiveOpsStore,
+    left_before: Callable[[Manifest], Iterable[Manifest]],
+    work: GameBatch,
+    commit: Committer,  # noqa: ARG001
+) -> Counts:
+    """Add the batch to the figures of games and the features of players, which are in the stores.
 
-    store: LiveOpsStore
-    given_up: Callable[[Manifest], Iterable[Manifest]]
-    name: str = "figures"
-    commits: tuple[str, ...] = ()
-
-    def run(self, work: GameBatch, commit: Committer) -> Counts:  # noqa: ARG002
-        """Adds them once, whatever dies in between, and first what a batch that was given up has left in the tables."""
-        manifest, types = work.manifest, work.feed.types
-        for left in self.given_up(manifest):
-            if not self.store.counted(left.app_id, left.batch_id):
-                of_it = (F.col("batch_id") == left.batch_id) & (F.col("ingestion_ts") == F.lit(left.ingestion_ts))
-                if (events := of_tables(work.lake, types, of_it)) is not None:
-                    self.store.add(left.app_id, left.batch_id, counted(events), left.ingestion_ts)
-        if work.landed:
-            groups = counted(of_plan(work.plan, types, work.landed))
-            self.store.add(manifest.app_id, manifest.batch_id, groups, manifest.ingestion_ts)
-        return {}
+    Adds them once, whatever dies in between, and first what a batch that was given up has left in the tables.
+    """
+    manifest, types = work.manifest, work.feed.types
+    for left in left_before(manifest):
+        if not store.counted(left.app_id, left.batch_id):
+            of_it = (F.col("batch_id") == left.batch_id) & (F.col("ingestion_ts") == F.lit(left.ingestion_ts))
+            if (events := of_tables(work.lake, types, of_it)) is not None:
+                store.add(left.app_id, left.batch_id, counted(events), left.ingestion_ts)
+    if work.landed:
+        groups = counted(of_plan(work.plan, types, work.landed))
+        store.add(manifest.app_id, manifest.batch_id, groups, manifest.ingestion_ts)
+    return {}
 
 
 def given_up(checkpoints: CheckpointStore, job: str, app_id: str | None = None) -> list[Manifest]:
@@ -205,9 +196,10 @@ def game_events(
         # Only a reset gives up a batch, and the next one is its first.
         return [] if manifest.batch_id else given_up(stores.checkpoints, name, manifest.app_id)
 
-    figures: tuple[FiguresProcess, ...] = ()
+    figures: tuple[Step[GameBatch], ...] = ()
     if feed.group == GROUP:
-        figures = (FiguresProcess(LiveOpsStore(open_engine(settings.store_url)), left_before),)
+        store = LiveOpsStore(open_engine(settings.store_url))
+        figures = (Step("figures", partial(count_figures, store, left_before)),)
 
     def prepare(manifest: Manifest) -> GameBatch:
         last, lines = stores.checkpoints.latest(name), stores.metadata.get(name).get(LINES)
@@ -221,7 +213,7 @@ def game_events(
         name=name,
         source=source,
         prepare=prepare,
-        processes=(LinesProcess(), TablesProcess(tuple(commits)), *figures),
+        processes=(Step(LINES, count_lines), Step(TABLES, write_tables, tuple(commits)), *figures),
         stores=stores,
         limits=Limits(settings.games.max_objects, settings.batch.max_bytes, counted_by="objects"),
         pin=lambda: {table.name: lake.version(table) for table in tables},

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
@@ -55,34 +55,30 @@ class StreamBatch(TopicBatch):
     """Verdict -> records."""
 
 
-@dataclass(frozen=True)
-class TablesProcess:
-    """Quarantine and the table."""
+def write_tables(work: StreamBatch, commit: Committer) -> Counts:
+    """Write quarantine and the table.
 
-    name: str = "tables"
-    commits: tuple[str, ...] = ("quarantine", "table")
-
-    def run(self, work: StreamBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, duplicates, files, bytes, commits."""
-        stream, appends = work.stream, Appends(work.lake, work.manifest, commit)
-        landed, quarantined = work.outcome.get(Verdict.NEW, 0), work.quarantined
-        writes: list[Callable[[], None]] = []
-        if quarantined:
-            rows = work.to_quarantine(stream.quarantine)
-            writes.append(lambda: appends.add("quarantine", stream.quarantine, rows, quarantined))
-        if landed:
-            for column, values in work.folders.items():
-                work.lake.accept_folders(column, values, stream.table)
-            new = work.plan.where(F.col("verdict") == Verdict.NEW.value)
-            writes.append(lambda: appends.add("table", stream.table, new, landed))
-        side_by_side(*writes)
-        return {
-            **work.received.counts(),
-            "quarantined": quarantined,
-            "landed": landed,
-            "duplicates": work.outcome.get(Verdict.KNOWN, 0),
-            **appends.counts(),
-        }
+    Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, duplicates, files, bytes, commits.
+    """
+    stream, appends = work.stream, Appends(work.lake, work.manifest, commit)
+    landed, quarantined = work.outcome.get(Verdict.NEW, 0), work.quarantined
+    writes: list[Callable[[], None]] = []
+    if quarantined:
+        rows = work.to_quarantine(stream.quarantine)
+        writes.append(lambda: appends.add("quarantine", stream.quarantine, rows, quarantined))
+    if landed:
+        for column, values in work.folders.items():
+            work.lake.accept_folders(column, values, stream.table)
+        new = work.plan.where(F.col("verdict") == Verdict.NEW.value)
+        writes.append(lambda: appends.add("table", stream.table, new, landed))
+    side_by_side(*writes)
+    return {
+        **work.received.counts(),
+        "quarantined": quarantined,
+        "landed": landed,
+        "duplicates": work.outcome.get(Verdict.KNOWN, 0),
+        **appends.counts(),
+    }
 
 
 def ingest_stream(
@@ -106,7 +102,7 @@ def ingest_stream(
         name or stream.job,
         source,
         prepare,
-        (TablesProcess(), *redriven(source)),
+        (Step("tables", write_tables, ("quarantine", "table")), *redriven(source)),
         pin=lambda: {table.name: lake.version(table), quarantine.name: lake.version(quarantine), turn_of(table): 0},
         decides=lambda: that_decide(settings, "decoding"),
         leased=(turn_of(table),),

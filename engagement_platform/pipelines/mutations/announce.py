@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.lake import log
 from engagement_platform.lake.audit_columns import stamped
@@ -67,33 +67,29 @@ def newest_request(root: str) -> int:
     return max(at.newest.get(name) or -1 for name in (MUTATION_REQUEST.name, *published))
 
 
-@dataclass(frozen=True)
-class NotificationProcess:
-    """The notifications. An empty commit where there are none: the table then says what was announced."""
+def notify(work: Announcement, commit: Committer) -> Counts:
+    """Write the notifications, an empty commit where there are none: the table then says what was announced.
 
-    name: str = "notification"
-    commits: tuple[str, ...] = ("append",)
-
-    def run(self, work: Announcement, commit: Committer) -> Counts:
-        """Counts: rows_in, landed, conversions, deletions, renames, patches, inserted, updated, deleted,
-        notifications, files, bytes, commits."""
-        rows, requests = sum(work.by_change.values()), sum(work.by_operation.values())
-        identity = F.concat_ws(
-            "/", F.lit(work.manifest.app_id), F.lit(str(work.manifest.batch_id)), "organization_id", "engagement_id"
-        )
-        notifications = stamped(work.changes, work.manifest).withColumn("notification_id", identity)
-        with commit("append") as txn:
-            work.lake.append(notifications, NOTIFICATION, txn, rows=rows)
-        operations = {"conversions": "CONVERT", "deletions": "DELETE", "renames": "RENAME", "patches": "UPDATE"}
-        kinds = {"inserted": "INSERT", "updated": "UPDATE", "deleted": "DELETE"}
-        return {
-            "rows_in": requests,
-            "landed": requests,
-            **{name: work.by_operation.get(operation, 0) for name, operation in operations.items()},
-            **{name: work.by_change.get(kind, 0) for name, kind in kinds.items()},
-            "notifications": rows,
-            **work.lake.written(NOTIFICATION, txn),
-        }
+    Counts: rows_in, landed, conversions, deletions, renames, patches, inserted, updated, deleted,
+    notifications, files, bytes, commits.
+    """
+    rows, requests = sum(work.by_change.values()), sum(work.by_operation.values())
+    identity = F.concat_ws(
+        "/", F.lit(work.manifest.app_id), F.lit(str(work.manifest.batch_id)), "organization_id", "engagement_id"
+    )
+    notifications = stamped(work.changes, work.manifest).withColumn("notification_id", identity)
+    with commit("append") as txn:
+        work.lake.append(notifications, NOTIFICATION, txn, rows=rows)
+    operations = {"conversions": "CONVERT", "deletions": "DELETE", "renames": "RENAME", "patches": "UPDATE"}
+    kinds = {"inserted": "INSERT", "updated": "UPDATE", "deleted": "DELETE"}
+    return {
+        "rows_in": requests,
+        "landed": requests,
+        **{name: work.by_operation.get(operation, 0) for name, operation in operations.items()},
+        **{name: work.by_change.get(kind, 0) for name, kind in kinds.items()},
+        "notifications": rows,
+        **work.lake.written(NOTIFICATION, txn),
+    }
 
 
 def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
@@ -129,7 +125,7 @@ def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
         APPLY_MUTATIONS,
         PublishedRequests(parts),
         prepare,
-        (NotificationProcess(),),
+        (Step("notification", notify, ("append",)),),
         pin=lambda: {table.name: lake.version(table) for table in tables},
         decides=lambda: that_decide(settings, "mutation"),
         # An ingestion batch that is under way has announced its rows by other requests than are published now.

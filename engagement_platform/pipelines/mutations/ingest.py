@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.lake.lake import Lake
@@ -65,36 +65,32 @@ class RequestBatch(TopicBatch):
         return sum(row["requests"] for row in rows if not operations or row["operation"] in operations)
 
 
-@dataclass(frozen=True)
-class TablesProcess:
-    """Quarantine, edges, and the requests themselves."""
+def write_tables(work: RequestBatch, commit: Committer) -> Counts:
+    """Write quarantine, edges, and the requests themselves.
 
-    name: str = "tables"
-    commits: tuple[str, ...] = ("quarantine", "alias", "mutation_request")
-
-    def run(self, work: RequestBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, edges, files, bytes,
-        commits."""
-        accepted, edges = work.requests(Verdict.NEW), work.requests(Verdict.NEW, *_EDGES)
-        appends = Appends(work.lake, work.manifest, commit)
-        rows = work.plan.where(F.col("verdict") == Verdict.NEW.value)
-        writes: list[Callable[[], None]] = []
-        if work.quarantined:
-            writes.append(lambda: appends.add("quarantine", QUARANTINE, work.to_quarantine(), work.quarantined))
-        if edges:
-            writes.append(lambda: appends.add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges))
-        side_by_side(*writes)
-        if accepted:
-            appends.add("mutation_request", MUTATION_REQUEST, rows, accepted)
-        return {
-            **work.received.counts(),
-            "quarantined": work.quarantined,
-            "landed": accepted,
-            "inserted": accepted,
-            "duplicates": work.requests(Verdict.KNOWN),
-            "edges": edges,
-            **appends.counts(),
-        }
+    Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, edges, files, bytes,
+    commits.
+    """
+    accepted, edges = work.requests(Verdict.NEW), work.requests(Verdict.NEW, *_EDGES)
+    appends = Appends(work.lake, work.manifest, commit)
+    rows = work.plan.where(F.col("verdict") == Verdict.NEW.value)
+    writes: list[Callable[[], None]] = []
+    if work.quarantined:
+        writes.append(lambda: appends.add("quarantine", QUARANTINE, work.to_quarantine(), work.quarantined))
+    if edges:
+        writes.append(lambda: appends.add("alias", ALIAS, rows.where(F.col("operation").isin(*_EDGES)), edges))
+    side_by_side(*writes)
+    if accepted:
+        appends.add("mutation_request", MUTATION_REQUEST, rows, accepted)
+    return {
+        **work.received.counts(),
+        "quarantined": work.quarantined,
+        "landed": accepted,
+        "inserted": accepted,
+        "duplicates": work.requests(Verdict.KNOWN),
+        "edges": edges,
+        **appends.counts(),
+    }
 
 
 def ingest_mutation_requests(
@@ -118,7 +114,7 @@ def ingest_mutation_requests(
         name,
         source,
         prepare,
-        (TablesProcess(), *redriven(source)),
+        (Step("tables", write_tables, ("quarantine", "alias", "mutation_request")), *redriven(source)),
         pin=lambda: {turn: 0, **{table.name: lake.version(table) for table in (MUTATION_REQUEST, QUARANTINE)}},
         decides=lambda: that_decide(settings, "decoding", mutation=("max_lateness",)),
         # One batch of requests at a time, whichever job brings it; a move begins between two. Not the table itself:

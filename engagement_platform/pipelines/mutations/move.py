@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Transaction
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
@@ -164,44 +164,36 @@ class Move:
         return replace(moved_through(held, self.until), guard=txn.guard, of=txn.marker)
 
 
-@dataclass(frozen=True)
-class BaseProcess:
-    """The Data Table and the mapping with everything up to the watermark, which the same commits carry."""
+def move_base(work: Move, commit: Committer) -> Counts:
+    """Write the Data Table and the mapping with everything up to the watermark, which the same commits carry.
 
-    name: str = "base"
-    commits: tuple[str, ...] = ("data", "mapping")
+    Counts: changed_rows, tombstones, files, bytes, commits, files_rewritten, bytes_rewritten.
+    """
+    written: list[Counts] = []
 
-    def run(self, work: Move, commit: Committer) -> Counts:
-        """Counts: changed_rows, tombstones, files, bytes, commits, files_rewritten, bytes_rewritten."""
-        written: list[Counts] = []
+    def move_data() -> None:
+        watermark, write = partial(work.watermark, work.data), partial(write_data, work)
+        written.append(commit_base(work.lake, work.data, commit, "data", watermark, write))
 
-        def move_data() -> None:
-            watermark, write = partial(work.watermark, work.data), partial(write_data, work)
-            written.append(commit_base(work.lake, work.data, commit, "data", watermark, write))
+    def fold_names() -> None:
+        with commit("mapping") as txn:
+            write_names(work, work.watermark(MAPPING, txn))
 
-        def fold_names() -> None:
-            with commit("mapping") as txn:
-                write_names(work, work.watermark(MAPPING, txn))
-
-        side_by_side(move_data, fold_names)
-        return {"changed_rows": work.bounds["rows"], "tombstones": work.bounds["tombstones"], **written[0]}
+    side_by_side(move_data, fold_names)
+    return {"changed_rows": work.bounds["rows"], "tombstones": work.bounds["tombstones"], **written[0]}
 
 
-@dataclass(frozen=True)
-class ChangesetProcess:
-    """Takes the moved images out of the changeset. Readers have not looked at them since the base has them."""
+def clear_changeset(work: Move, commit: Committer) -> Counts:
+    """Take the moved images out of the changeset. Readers have not looked at them since the base has them.
 
-    name: str = "changeset"
-    commits: tuple[str, ...] = ("delete",)
-
-    def run(self, work: Move, commit: Committer) -> Counts:
-        """Counts: images_removed."""
-        if CHANGESET.name not in work.at.newest:
-            return {"images_removed": 0}
-        with commit("delete") as txn:
-            delete_through(work.lake, CHANGESET, "batch_sequence", work.until, txn)
-        found = work.lake.commit_of(CHANGESET, txn)
-        return {"images_removed": found.rows_deleted if found else 0}
+    Counts: images_removed.
+    """
+    if CHANGESET.name not in work.at.newest:
+        return {"images_removed": 0}
+    with commit("delete") as txn:
+        delete_through(work.lake, CHANGESET, "batch_sequence", work.until, txn)
+    found = work.lake.commit_of(CHANGESET, txn)
+    return {"images_removed": found.rows_deleted if found else 0}
 
 
 def write_data(work: Move, txn: Transaction) -> None:
@@ -268,7 +260,7 @@ def rematerialize_aliases(
         REMATERIALIZE_ALIASES,
         PendingChanges(parts, unread, clock),
         prepare,
-        (BaseProcess(), ChangesetProcess()),
+        (Step("base", move_base, ("data", "mapping")), Step("changeset", clear_changeset, ("delete",))),
         pin=lambda: {table.name: lake.version(table) for table in tables},
         decides=lambda: that_decide(settings, "mutation"),
         # With the requests: a batch of them that has begun, even one whose process has died, has a sequence, and would

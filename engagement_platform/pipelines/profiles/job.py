@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob, Stores
+from engagement_platform.engine.job import MicroBatchJob, Step, Stores
 from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.lake.engagement import QUARANTINE
@@ -79,41 +79,33 @@ class ChangeBatch(TopicBatch):
         return self.manifest.table_versions[NUMBER]
 
 
-@dataclass(frozen=True)
-class QuarantineProcess:
-    """Rejected records, whole; those that quarantine may hold from an earlier reading are left out."""
+def write_quarantine(work: ChangeBatch, commit: Committer) -> Counts:
+    """Write rejected records, whole; those that quarantine may hold from an earlier reading are left out.
 
-    name: str = "quarantine"
-    commits: tuple[str, ...] = ("append",)
-
-    def run(self, work: ChangeBatch, commit: Committer) -> Counts:
-        """Counts: rows_in, bytes_in, unknown_fields, duplicates, quarantined, files, bytes, commits."""
-        counts = {**work.received.counts(), "duplicates": work.duplicates, "quarantined": work.quarantined}
-        if not work.quarantined:
-            return counts
-        appends = Appends(work.lake, work.manifest, commit)
-        appends.add("append", QUARANTINE, work.to_quarantine(), work.quarantined)
-        return {**counts, **appends.counts()}
+    Counts: rows_in, bytes_in, unknown_fields, duplicates, quarantined, files, bytes, commits.
+    """
+    counts = {**work.received.counts(), "duplicates": work.duplicates, "quarantined": work.quarantined}
+    if not work.quarantined:
+        return counts
+    appends = Appends(work.lake, work.manifest, commit)
+    appends.add("append", QUARANTINE, work.to_quarantine(), work.quarantined)
+    return {**counts, **appends.counts()}
 
 
-@dataclass(frozen=True)
-class ChangesetProcess:
-    """Accepted changes as one partition. With this commit, the last of the batch, they are visible in the view."""
+def append_changes(work: ChangeBatch, commit: Committer) -> Counts:
+    """Write accepted changes as one partition. With this commit, the last of the batch, they are visible in the view.
 
-    name: str = "changeset"
-    commits: tuple[str, ...] = ("append",)
-
-    def run(self, work: ChangeBatch, commit: Committer) -> Counts:
-        """Counts: landed, inserts, updates, deletes, files, bytes, commits."""
-        landed = sum(work.ops.values())
-        if not landed:
-            return {"landed": 0}
-        if (checked := to_note(work.lake.root, work.entity, work.number)) is not None:
-            # Another policy than that of the batch before: a commit of its own.
-            work.lake.set_property(work.entity.changeset, INSERTS_ARE_NEW, checked)
-        appends = Appends(work.lake, replace(work.manifest, batch_id=work.number), commit)
-        appends.add("append", work.entity.changeset, work.plan.where("reason_code IS NULL"), landed)
-        return {"landed": landed, **{f"{op.lower()}s": count for op, count in work.ops.items()}, **appends.counts()}
+    Counts: landed, inserts, updates, deletes, files, bytes, commits.
+    """
+    landed = sum(work.ops.values())
+    if not landed:
+        return {"landed": 0}
+    if (checked := to_note(work.lake.root, work.entity, work.number)) is not None:
+        # Another policy than that of the batch before: a commit of its own.
+        work.lake.set_property(work.entity.changeset, INSERTS_ARE_NEW, checked)
+    appends = Appends(work.lake, replace(work.manifest, batch_id=work.number), commit)
+    appends.add("append", work.entity.changeset, work.plan.where("reason_code IS NULL"), landed)
+    return {"landed": landed, **{f"{op.lower()}s": count for op, count in work.ops.items()}, **appends.counts()}
 
 
 def ingest_changes(
@@ -138,7 +130,11 @@ def ingest_changes(
         name or job_name(entity),
         source,
         prepare,
-        (QuarantineProcess(), ChangesetProcess(), *redriven(source)),
+        (
+            Step("quarantine", write_quarantine, ("append",)),
+            Step("changeset", append_changes, ("append",)),
+            *redriven(source),
+        ),
         pin=lambda: _pinned(lake, entity, parts.stores),
         decides=lambda: {**that_decide(settings, "decoding"), "policies": policies_of(entity)},
         leased=(turn_of(entity.changeset),),

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import MicroBatchJob
+from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
@@ -79,58 +79,46 @@ class PendingSource(NoIdentity):
         return {"batch": found.watermark}, {"batch": found.latest}
 
 
-@dataclass(frozen=True)
-class BaseProcess:
-    """The base with all changes up to the watermark, which the same commit carries."""
+def move_base(work: Rematerialization, commit: Committer) -> Counts:
+    """Write the base with all changes up to the watermark, which the same commit carries.
 
-    name: str = "base"
-    commits: tuple[str, ...] = ("write",)
-
-    def run(self, work: Rematerialization, commit: Committer) -> Counts:
-        """Counts: changes, batches, files, bytes, files_rewritten, bytes_rewritten; of a MERGE find_ms, rewrite_ms."""
-        counts = {"changes": work.taken.pending_rows, "batches": len(work.taken.pending)}
-        if not work.taken.pending:
-            return counts
-        base, latest = work.entity.base, transaction(work.entity, work.latest)
-        write = partial(METHODS[work.choice.strategy], work)
-        counts |= commit_base(work.lake, base, commit, "write", lambda batch: replace(latest, guard=batch.guard), write)
-        if work.choice.strategy == "merge" and (found := work.lake.commit_of(base, latest)) is not None:
-            counts |= {"find_ms": found.find_ms, "rewrite_ms": found.rewrite_ms}
+    Counts: changes, batches, files, bytes, files_rewritten, bytes_rewritten; of a MERGE find_ms, rewrite_ms.
+    """
+    counts = {"changes": work.taken.pending_rows, "batches": len(work.taken.pending)}
+    if not work.taken.pending:
         return counts
+    base, latest = work.entity.base, transaction(work.entity, work.latest)
+    write = partial(METHODS[work.choice.strategy], work)
+    counts |= commit_base(work.lake, base, commit, "write", lambda batch: replace(latest, guard=batch.guard), write)
+    if work.choice.strategy == "merge" and (found := work.lake.commit_of(base, latest)) is not None:
+        counts |= {"find_ms": found.find_ms, "rewrite_ms": found.rewrite_ms}
+    return counts
 
 
-@dataclass(frozen=True)
-class BatchesProcess:
-    """Takes the merged batches out of the changeset: whole partitions, so no data file is read or written. Readers have
-    not looked at them since the base has them."""
+def clear_changeset(work: Rematerialization, commit: Committer) -> Counts:
+    """Take the merged batches out of the changeset: whole partitions, so no data file is read or written. Readers have
+    not looked at them since the base has them.
 
-    name: str = "changeset"
-    commits: tuple[str, ...] = ("delete",)
-
-    def run(self, work: Rematerialization, commit: Committer) -> Counts:
-        """Counts: batches_removed."""
-        with commit("delete") as txn:
-            delete_through(work.lake, work.entity.changeset, "batch_id", work.latest, txn)
-        return {"batches_removed": len([number for number in work.taken.batches if number <= work.latest])}
+    Counts: batches_removed.
+    """
+    with commit("delete") as txn:
+        delete_through(work.lake, work.entity.changeset, "batch_id", work.latest, txn)
+    return {"batches_removed": len([number for number in work.taken.batches if number <= work.latest])}
 
 
-@dataclass(frozen=True)
-class TombstoneProcess:
-    """Forgets what was deleted long ago, where a retention is set."""
+def remove_tombstones(work: Rematerialization, commit: Committer) -> Counts:
+    """Forget what was deleted long ago, where a retention is set.
 
-    name: str = "tombstones"
-    commits: tuple[str, ...] = ("delete",)
-
-    def run(self, work: Rematerialization, commit: Committer) -> Counts:
-        """Counts: tombstones_removed."""
-        if work.retention is None:
-            return {}
-        version = work.entity.version
-        old = f"NOT present AND present_version = `{version}` AND present_ts < :before"
-        with commit("delete") as txn:
-            delete_where(work.lake, work.entity.base, old, txn, work.manifest.ingestion_ts - work.retention)
-        found = work.lake.commit_of(work.entity.base, txn)
-        return {"tombstones_removed": found.rows_deleted if found else 0}
+    Counts: tombstones_removed.
+    """
+    if work.retention is None:
+        return {}
+    version = work.entity.version
+    old = f"NOT present AND present_version = `{version}` AND present_ts < :before"
+    with commit("delete") as txn:
+        delete_where(work.lake, work.entity.base, old, txn, work.manifest.ingestion_ts - work.retention)
+    found = work.lake.commit_of(work.entity.base, txn)
+    return {"tombstones_removed": found.rows_deleted if found else 0}
 
 
 def overwrite(work: Rematerialization, txn: Transaction) -> None:
@@ -206,7 +194,11 @@ def rematerialize(
         job_name(entity),
         PendingSource(lake.root, entity),
         prepare,
-        (BaseProcess(), BatchesProcess(), TombstoneProcess()),
+        (
+            Step("base", move_base, ("write",)),
+            Step("changeset", clear_changeset, ("delete",)),
+            Step("tombstones", remove_tombstones, ("delete",)),
+        ),
         # The changeset first, for the reason that `snapshot` gives.
         pin=lambda: {table.name: lake.version(table) for table in (entity.changeset, entity.base)},
         decides=lambda: {

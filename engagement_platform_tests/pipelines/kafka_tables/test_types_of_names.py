@@ -16,7 +16,7 @@ from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones
-from engagement_platform.pipelines.kafka_tables.job import TablesProcess, open_batch
+from engagement_platform.pipelines.kafka_tables.job import open_batch, write_tables
 from engagement_platform.pipelines.kafka_tables.tables import Field, Stream
 from engagement_platform.settings import Settings
 from engagement_platform.sources.column_types import SCALARS
@@ -46,7 +46,7 @@ def landed(lake: Lake, stream: Stream, batch_id: int, messages: Sequence[dict[st
     names = ("topic", "partition", "offset", "key", "value", "timestamp")
     raw = lake.spark.createDataFrame(pa.Table.from_pylist(rows, pa.schema(list(zip(names, kinds, strict=True)))))
     work = open_batch(lake, stream, manifest, raw, StoredTombstones(lake.settings))
-    counts = TablesProcess().run(work, Committer(manifest, "tables", lambda _point: None))
+    counts = write_tables(work, Committer(manifest, "tables", lambda _point: None))
     return {name: counts[name] for name in ("landed", "duplicates", "quarantined")}
 
 
