@@ -11,6 +11,10 @@ class PlatformError(Exception):
     """Something a person can understand and act on; printed without a traceback by the command line."""
 
 
+class Damaged(PlatformError):
+    """Something that was stored does not read as it was written."""
+
+
 def first_line(error: Exception) -> str:
     """What an error says, at most 300 characters, without colours and the lines after the first."""
     lines = [line.strip() for line in re.sub(r"\x1b\[\d+m", "", str(error)).splitlines() if line.strip()]

@@ -79,10 +79,15 @@ def erase(
     if not yes:
         typer.confirm(f"Erase {subject} for good?", abort=True)
     done = erasures.erase(settings, asked, callbacks())
-    for sentence in done.kept:
-        typer.echo(f"Not purged yet: {sentence}", err=True)
-    for sentence in done.stays:
-        typer.echo(f"Left as it is: {sentence}", err=True)
+    sentences = [f"Not purged yet: {sentence}" for sentence in done.kept]
+    sentences += [f"Left as it is: {sentence}" for sentence in done.stays]
+    if done.left:
+        sentences.append(
+            "Not everything is erased: places of the receipt with `left` or `stays` say what. See to it, then make the "
+            "same call again."
+        )
+    for sentence in sentences:
+        typer.echo(sentence, err=True)
     text = json.dumps(done.receipt, indent=2)
     if out is None:
         typer.echo(text)

@@ -14,13 +14,13 @@ from typing import Any
 
 from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import BatchReport, Callbacks
-from engagement_platform.erasing.job import Eraser, tables
+from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.places import TablePlace, Tables, declared_places, game_places, places
 from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObjects
 from engagement_platform.lake import log
 from engagement_platform.pii import erasure, receipts
-from engagement_platform.pii.vault import VAULT, checked_id, open_vault
+from engagement_platform.pii.vault import REFUSED, VAULT, checked_id, open_vault
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.erasing import PlayersKept
 from engagement_platform.pipelines.games.feed import Feed, shipped
@@ -31,8 +31,9 @@ from engagement_platform.settings import Settings
 NOT_ERASED = ("messages in Kafka", "copies that consumers keep", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""
 
-_WITHOUT_SUBJECTS = frozenset({"layout", "perftest", "pii"})
-"""Tables, and first parts of their names, that have no rows about anybody, or are the vault's."""
+COVERED, WITHOUT, NOT_COVERED = "covered", "without personal columns", "not covered"
+_WITHOUT_PERSONAL_COLUMNS = frozenset({"layout/history", "layout/restore", "perftest/timer", "pii/audit", "view/daily"})
+"""Tables that are declared to say nothing of anybody; pii/audit names subjects by keyed hash, as receipts do."""
 
 _FOLDS: Mapping[str, Callable[[str], str]] = {
     "case": str.casefold,
@@ -68,6 +69,7 @@ class Done:
 
     receipt: Mapping[str, Any]
     left: int
+    """Rows, and things that nobody can look into."""
     kept: Sequence[str]
     """Who keeps former versions that were to be purged at once, as sentences."""
     stays: Sequence[str]
@@ -111,14 +113,17 @@ def erase(settings: Settings, request: Request, callbacks: Callbacks | None = No
     vault, reached = open_vault(settings), _places(settings, request, callbacks)
     subject = erasure.subject(vault, request.subject, request.game)
     keys, done = erasure.erase(vault, subject, reached)
-    receipt = receipts.receipt(vault.keyring, subject, keys, done, utc_now(), not_reached(settings, request))
+    tables = covered(settings, reached)
+    missed = not_reached(settings, request, tables)
+    receipt = receipts.receipt(vault.keyring, subject, keys, done, utc_now(), missed, tables)
     kept = [
         f"{place.name}: {because}"
         for place in reached
         if isinstance(place, TablePlace)
         for because in place.run.purged.get(place.name, ())
     ]
-    return Done(receipt, sum(one.left for one in done), kept, [sentence for one in done for sentence in one.stays])
+    stays = list(dict.fromkeys(sentence for one in done for sentence in one.stays))
+    return Done(receipt, max(sum(one.left for one in done), len(stays)), kept, stays)
 
 
 def finish(settings: Settings, callbacks: Callbacks | None = None) -> Iterator[BatchReport]:
@@ -133,17 +138,26 @@ def verify(settings: Settings, receipt: Path, request: Request | None) -> list[r
     return receipts.verify(open_vault(settings), receipts.read(receipt), reached, subject)
 
 
-def not_reached(settings: Settings, request: Request) -> list[str]:
-    """Where the subject may be and nobody has looked."""
-    declared = declarations(settings)
-    covered = {table.name for table in tables(settings)} | _WITHOUT_SUBJECTS
-    covered |= {table.name for stream in declared.streams for table in (stream.table, stream.quarantine)}
-    groups = {feed.group for feed in _feeds(settings)} | {each.entity.name for each in declared.entities}
-    others = [name for name in log.tables(settings.lake) if name not in covered]
+def covered(settings: Settings, reached: Sequence[erasure.Erasable]) -> dict[str, str]:
+    """Every table in the lake -> COVERED, WITHOUT (personal columns, by declaration) or NOT_COVERED."""
+    of_tables = [place for place in reached if isinstance(place, Tables)]
+    looked_into = {VAULT.name, REFUSED.name, *(table.name for place in of_tables for table in place.tables())}
+    # A listing goes two folders deep; declared names may go deeper.
+    deeper = (name for name in declarations(settings).tables if log.newest_entry(f"{settings.lake}/{name}") is not None)
+
+    def state(name: str) -> str:
+        return COVERED if name in looked_into else WITHOUT if name in _WITHOUT_PERSONAL_COLUMNS else NOT_COVERED
+
+    return {name: state(name) for name in sorted({*log.tables(settings.lake), *deeper})}
+
+
+def not_reached(settings: Settings, request: Request, tables: Mapping[str, str]) -> list[str]:
+    """Where the subject may be and nobody has looked. tables: of `covered`."""
+    unsaid = [stream.table.name for stream in declarations(settings).streams if stream.subject is None]
     found = [
         *NOT_ERASED,
-        *(name for name in others if name.split("/")[0] not in groups | _WITHOUT_SUBJECTS),
-        *(f"{stream.table.name} (declared without subject)" for stream in declared.streams if stream.subject is None),
+        *(name for name, state in tables.items() if state == NOT_COVERED and name not in unsaid),
+        *(f"{name} (declared without subject)" for name in unsaid),
     ]
     found += [
         f"objects of raw events at {raw.name} (no queue is configured, or pii.raw_objects says so)"

@@ -7,16 +7,19 @@ Tables of engagements and profiles are erased by one batch of `job`. Of all othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.database import utc_now
-from engagement_platform.engine.job import Callbacks
+from engagement_platform.engine.job import BatchFailed, Callbacks
 from engagement_platform.erasing.job import Eraser, tables, versions
 from engagement_platform.erasing.purge import purge_now
 from engagement_platform.erasing.rewrites import PLACE, Rewrite, as_tombstones, rewrites
@@ -29,7 +32,17 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
 from engagement_platform.maintenance.layout import files
-from engagement_platform.pii.erasure import Erasable, Former, Subject, is_named, naming, nobody_writes, once
+from engagement_platform.pii.erasure import (
+    UNREADABLE,
+    Erasable,
+    Former,
+    Subject,
+    is_named,
+    naming,
+    nobody_writes,
+    once,
+    reported,
+)
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import Feed, shipped
@@ -44,6 +57,7 @@ _LOG_RETENTION = "interval 30 days"
 """Delta's default of delta.logRetentionDuration."""
 _SLACK = timedelta(days=2)
 """VACUUM, where `maintenance.nightly_vacuum` is on, and the cleaning of logs are daily jobs; one may fail."""
+_DAMAGE = (*UNREADABLE, PySparkException, Py4JJavaError)
 _LINE = ("source_object", "source_line")
 """Where a refused line of games came from."""
 
@@ -60,18 +74,28 @@ class Tables(Erasable):
         raise NotImplementedError
 
     def near(self, is_near: Callable[[str | None], bool], game: str | None) -> Iterator[tuple[str, str]]:
-        """(id, table) of the ids in subject columns, at most in this game, for which is_near says so."""
+        """(id, table) of the ids in subject columns, at most in this game, for which is_near says so.
+
+        Of a damaged table none: its erasure says that it is damaged.
+        """
         for table in self.tables():
-            opened = DeltaTable(log.storage_uri(table.uri(self.settings.lake)))
-            where: Mapping[str, Sequence[str]] = {"game_id": [game]} if game and "game_id" in table.column_names else {}
-            for rows in scan.batches(opened, table.subject_columns, where) if table.subject_columns else ():
-                for column in rows.columns:
-                    yield from ((id_, table.name) for id_ in filter(is_near, pc.unique(column).to_pylist()))
+            with suppress(*UNREADABLE):
+                yield from self._near(table, is_near, game)
+
+    def _near(self, table: Table, is_near: Callable[[str | None], bool], game: str | None) -> Iterator[tuple[str, str]]:
+        opened = DeltaTable(log.storage_uri(table.uri(self.settings.lake)))
+        where: Mapping[str, Sequence[str]] = {"game_id": [game]} if game and "game_id" in table.column_names else {}
+        for rows in scan.batches(opened, table.subject_columns, where) if table.subject_columns else ():
+            for column in rows.columns:
+                yield from ((id_, table.name) for id_ in filter(is_near, pc.unique(column).to_pylist()))
 
     def keeps(self) -> Mapping[Former, timedelta]:
-        """As the slowest of the tables keeps files and entries of its log, with two days to spare."""
-        found = [log.describe(table.uri(self.settings.lake)) for table in self.tables()]
-        properties = [each.properties for each in found if each is not None]
+        """As the slowest of the tables that can be read keeps files and entries of its log, with two days to spare."""
+        properties = []
+        for table in self.tables():
+            with suppress(*UNREADABLE):
+                found = log.describe(table.uri(self.settings.lake))
+                properties += [] if found is None else [found.properties]
         if not properties:
             return {}
         logs = ({files.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in properties)
@@ -92,16 +116,17 @@ class SubjectTables(Tables):
     """Leases of all jobs that write these tables."""
     tombstone: str | None = None
     """Kind of the tombstone that keeps later records out; None: that of the keys does."""
+    stays: list[str] = field(default_factory=list)
 
     def tables(self) -> list[Table]:
         """Those that are there."""
-        return [table for table in self.declared() if log.version(table.uri(self.settings.lake)) is not None]
+        return [table for table in self.declared() if _is_there(self.settings.lake, table)]
 
     def erase(self, subject: Subject) -> int:
         """Tombstone, then rows and refused records that name the subject; how many. Log entries that expired go, too.
 
-        Raises LeaseUnavailable, OthersBatchUnfinished (a batch that was begun may be about to write such rows),
-        TableBusy; the same call does the rest.
+        A damaged table is in `stays`. Raises LeaseUnavailable, OthersBatchUnfinished (a batch that was begun may be
+        about to write such rows), TableBusy; the same call does the rest.
         """
         with nobody_writes(self.settings, self.leased) as leases:
             if self.tombstone is not None:
@@ -115,19 +140,24 @@ class SubjectTables(Tables):
                 for table in there:
                     for lease in leases:
                         lease.check()
-                    what, rows = self._rewrite(table, subject)
-                    # Also without a row: then it closes a table that a crash left open.
-                    rewrite(lake, table, once(), on=what.on, gone=what.gone, changed=what.changed)
-                    checkpoint_log(Place(table.name, lake.uri(table), lake.root), clean=True)
-                    gone += rows
+                    with reported(table.name, self.stays, _DAMAGE):
+                        what, rows = self._rewrite(table, subject)
+                        # Also without a row: then it closes a table that a crash left open.
+                        rewrite(lake, table, once(), on=what.on, gone=what.gone, changed=what.changed)
+                        checkpoint_log(Place(table.name, lake.uri(table), lake.root), clean=True)
+                        gone += rows
         return gone
 
     def left(self, subject: Subject) -> int:
-        """How many rows and refused records name the subject; one more where the tombstone is missing."""
-        key, missing = (ANYWHERE, subject.id), 0
+        """How many rows and refused records name the subject; one more for a missing tombstone and a damaged table."""
+        key, left, damage = (ANYWHERE, subject.id), 0, list[str]()
         if self.tombstone is not None:
-            missing = 1 - len(StoredTombstones(self.settings).erased(self.tombstone, {key}))
-        return missing + sum(self._rewrite(table, subject)[1] for table in self.tables())
+            left = 1 - len(StoredTombstones(self.settings).erased(self.tombstone, {key}))
+        for table in self.tables():
+            with reported(table.name, damage):
+                left += self._rewrite(table, subject)[1]
+        self.stays = list(dict.fromkeys((*self.stays, *damage)))
+        return left + len(damage)
 
     def _rewrite(self, table: Table, subject: Subject) -> tuple[Rewrite, int]:
         """What an erasure does to a table, and to how many rows."""
@@ -168,9 +198,22 @@ def of_feed(settings: Settings, feed: Feed) -> SubjectTables:
     return SubjectTables(settings, f"{feed.group}/*", found, (feed.quarantine.name,))
 
 
+def _is_there(root: str, table: Table) -> bool:
+    """Also when its log is damaged: whoever looks into it says so."""
+    try:
+        return log.version(table.uri(root)) is not None
+    except UNREADABLE:
+        return True
+
+
 def _as_it_is(root: str, key: tuple[str, ...]) -> Iterator[Table]:
     """The table of a type that is declared no longer; none where it is not of players."""
-    there = log.describe("/".join((root, *key)))
+    try:
+        there = log.describe("/".join((root, *key)))
+    except UNREADABLE:
+        # Whoever is about to look into it meets the damage.
+        yield Table(key, "", (), Mode.APPEND_ONLY, subject_columns=("player_id",))
+        return
     if there is not None and {"player_id", "game_id"}.issubset(there.columns):
         columns = tuple(Column(name, kind, "") for name, kind in there.columns.items())
         yield Table(key, "", columns, Mode.APPEND_ONLY, tuple(there.partitioned_by), subject_columns=("player_id",))
@@ -213,14 +256,18 @@ class Run:
     done: dict[str, int] | None = None
     purged: dict[str, list[str]] = field(default_factory=dict)
     """Table -> who keeps its former versions, as sentences."""
+    stays: list[str] = field(default_factory=list)
+    """That these tables are damaged: one batch erases them all, and ends there."""
 
     def rows(self, subject_ref: str, table: Table) -> int:
         """How many rows of a table were removed or changed."""
         if self.done is None:
-            self.done = self.eraser.run(subject_ref, self.subject_ids)
-            if self.now:
-                settings, stores = self.eraser.settings, self.eraser.stores
-                self.purged = purge_now(settings, stores, utc_now())
+            self.done = {}
+            with reported("A table of engagements or profiles", self.stays, (*_DAMAGE, BatchFailed)):
+                self.done = self.eraser.run(subject_ref, self.subject_ids)
+                if self.now:
+                    settings, stores = self.eraser.settings, self.eraser.stores
+                    self.purged = purge_now(settings, stores, utc_now())
         return self.done.get(table.name, 0)
 
 
@@ -233,11 +280,12 @@ class TablePlace(Tables):
 
     def tables(self) -> list[Table]:
         """This one, where it is there."""
-        return [] if log.version(self.table.uri(self.settings.lake)) is None else [self.table]
+        return [self.table] if _is_there(self.settings.lake, self.table) else []
 
     def erase(self, subject: Subject) -> int:
         """Remove the subject's rows from all tables, once; how many of this one."""
-        return self.run.rows(subject.ref, self.table)
+        rows, self.stays = self.run.rows(subject.ref, self.table), self.run.stays
+        return rows
 
     def left(self, subject: Subject) -> int:  # noqa: ARG002
         """How many rows, by their keys, an erasure would still remove or change."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engagement_platform.engine.durable_files import write_durably
@@ -19,7 +20,7 @@ from engagement_platform.ingest_server.intake import SpoolSeal
 from engagement_platform.ingest_server.sinks import local_folder, objects, packed
 from engagement_platform.ingest_server.spool import Record, RecordKind, connected, empty, spool_folder, stored
 from engagement_platform.pii.declared import EVERY_TYPE, parts
-from engagement_platform.pii.erasure import Erasable, Subject, naming
+from engagement_platform.pii.erasure import Erasable, Subject, naming, reported
 from engagement_platform.pii.keys import truncate_log
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.settings import Settings
@@ -66,6 +67,7 @@ class StoredObjects(Erasable):
 
     settings: Settings
     name: str = "objects of raw events"
+    stays: list[str] = field(default_factory=list)
 
     def erase(self, subject: Subject) -> int:
         """Write objects anew without the subject's events; one without any event left is removed."""
@@ -79,15 +81,18 @@ class StoredObjects(Erasable):
         return gone
 
     def left(self, subject: Subject) -> int:
-        """How many events of the subject there are."""
-        return sum(mine for _, mine, _ in self._with(subject))
+        """How many events of the subject there are; one more for each object that is damaged."""
+        return sum(mine for _, mine, _ in self._with(subject)) + len(self.stays)
 
     def _with(self, subject: Subject) -> Iterator[tuple[Path, int, list[bytes]]]:
         """Objects with events of the subject, how many those are, and the lines of others."""
-        pointer = parts(self.settings.pii.subject, EVERY_TYPE)
+        pointer, words = parts(self.settings.pii.subject, EVERY_TYPE), naming(subject)
+        self.stays.clear()
         for path in objects(local_folder(self.settings)):
-            lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
-            kept = [line for line in lines if not _is_event_of(line, pointer, subject)]
+            lines = kept = list[bytes]()
+            with reported(str(path), self.stays):
+                read = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+                lines, kept = read, [line for line in read if not _is_event_of(line, pointer, subject, words)]
             if len(kept) < len(lines):
                 yield path, len(lines) - len(kept), kept
 
@@ -99,11 +104,17 @@ def _is_of(record: Record, seal: SpoolSeal, subject: Subject) -> bool:
     return naming(subject).search(seal.open(record)) is not None
 
 
-def _is_event_of(line: bytes, pointer: tuple[str, ...], subject: Subject) -> bool:
+def _is_event_of(line: bytes, pointer: tuple[str, ...], subject: Subject, words: re.Pattern[bytes]) -> bool:
+    """Whether a line is an event of the subject, or none that can be read and names the subject."""
     # Most lines have nothing of the id in them and need not be parsed; one that escapes characters does.
     if subject.id.encode("utf-8", "surrogatepass") not in line and b"\\" not in line:
         return False
-    event = json.loads(line)
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        event = None
+    if not isinstance(event, dict):
+        return words.search(line) is not None
     try:
         found = subject_of(event, pointer)
     except EventRefused:

@@ -20,7 +20,7 @@ from threading import Lock
 from typing import NamedTuple
 from zlib import crc32
 
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import Damaged, PlatformError
 from engagement_platform.settings import Settings
 
 _SCHEMA = """
@@ -44,7 +44,7 @@ class SpoolInUse(PlatformError):
     """Another server works on the spool."""
 
 
-class SpoolDamaged(PlatformError):
+class SpoolDamaged(Damaged):
     """The spool's file cannot be read, or a record is not what was written."""
 
     def __init__(self, path: Path, what: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,11 +17,15 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from enum import StrEnum
 
+from deltalake.exceptions import DeltaError
+from pyarrow import ArrowException
+
 from engagement_platform.engine.database import open_engine, utc_now
 from engagement_platform.engine.lease import Lease, LeaseStore
 from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
+from engagement_platform.errors import Damaged
 from engagement_platform.lake import log, store_tables
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
@@ -32,6 +37,13 @@ from engagement_platform.settings import Settings
 
 DELIVERY = "pii/delivery"
 """The lock that deliveries out of the spool and erasures take."""
+
+UNREADABLE: tuple[type[Exception], ...] = (
+    *(Damaged, DeltaError, ArrowException),
+    *(OSError, EOFError, ValueError, RecursionError, zlib.error),
+)
+"""What reading a damaged file, object or table raises; no other PlatformError, such as one that asks for patience."""
+_FILE = re.compile(r"[\w.-]+\.(?:parquet|json)\b")
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,26 @@ class Erasable(ABC):
         return {}
 
 
+@contextmanager
+def reported(what: str, stays: list[str], unreadable: tuple[type[Exception], ...] = UNREADABLE) -> Iterator[None]:
+    """Add to `stays` that `what` could not be read or written, where that ends the block; anything else is raised.
+
+    Of the error the sentence has the class and a file's name only: its text may have ids.
+    """
+    try:
+        yield
+    except unreadable as error:
+        if isinstance(error, Damaged):
+            stays.append(f"{what}: {error} Then erase again.")
+            return
+        file = _FILE.search(str(error))
+        why = ", ".join((type(error).__name__, *((file.group(),) if file else ())))
+        stays.append(
+            f"{what} could not be read or written ({why}) and may have more of the subject. Restore it, or delete it; "
+            "then erase again."
+        )
+
+
 @dataclass(frozen=True)
 class Erased:
     """What was done in one place."""
@@ -104,6 +136,7 @@ class VaultRows(Erasable):
 
     def __post_init__(self) -> None:
         self.name = self.table.name
+        self.stays: list[str] = []
 
     def erase(self, subject: Subject) -> int:
         """Remove the subject's rows, and refused events without a readable subject in which its id stands."""
@@ -124,7 +157,8 @@ class VaultRows(Erasable):
     def left(self, subject: Subject) -> int:
         """How many of those rows there are."""
         rows = self.vault.rows_of(self.table, [subject.ref])
-        return sum(subject.game in (None, row["game"]) for row in rows) + len(self._naming(subject))
+        named = self._naming(subject)
+        return sum(subject.game in (None, row["game"]) for row in rows) + len(named) + len(self.stays)
 
     def _naming(self, subject: Subject) -> list[str]:
         if self.table is not REFUSED or not subject.id:
@@ -134,7 +168,11 @@ class VaultRows(Erasable):
         rows = self.vault.rows_of(REFUSED, refs) if refs else []
         pattern, decrypted = naming(subject), self.vault.decryptor(REFUSED)
         rows = [row for row in rows if subject.game in (None, row["game"])]
-        return [row["refused_id"] for row in rows if pattern.search(decrypted(row) or b"")]
+        found, self.stays = [], []
+        for row in rows:
+            with reported(f"The refused event {row['refused_id']} in {REFUSED.name}", self.stays):
+                found += [row["refused_id"]] if pattern.search(decrypted(row) or b"") else []
+        return found
 
 
 def vault_rows(vault: Vault) -> list[Erasable]:
@@ -222,7 +260,20 @@ def once() -> Transaction:
     return Transaction(f"{ERASE_PLAYERS}/{uuid.uuid4()}", 0)
 
 
+def look(place: Erasable, who: Subject) -> tuple[int, list[str]]:
+    """(rows of the subject that are left, what stays and why); of a place that cannot be read one row."""
+    damage: list[str] = []
+    left = 1
+    with reported(place.name, damage):
+        left = place.left(who)
+    return left, list(dict.fromkeys((*place.stays, *damage)))
+
+
 def _erased(place: Erasable, who: Subject) -> Erased:
-    gone, left, now = place.erase(who), place.left(who), utc_now()
+    gone, damage = 0, list[str]()
+    with reported(place.name, damage):
+        gone = place.erase(who)
+    (left, stays), now = look(place, who), utc_now()
     until = {former.value: (now + keep).isoformat() for former, keep in place.keeps().items()}
-    return Erased(place.name, gone, left, until, tuple(place.objects), tuple(place.stays))
+    stays += [sentence for sentence in dict.fromkeys(damage) if sentence not in stays]
+    return Erased(place.name, gone, left, until, tuple(place.objects), tuple(stays))

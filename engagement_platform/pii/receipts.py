@@ -16,7 +16,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from engagement_platform.errors import PlatformError
-from engagement_platform.pii.erasure import Erasable, Erased, Subject, vault_rows
+from engagement_platform.pii.erasure import Erasable, Erased, Subject, look, vault_rows
 from engagement_platform.pii.keys import Keyring
 from engagement_platform.pii.vault import Vault
 
@@ -50,11 +50,18 @@ class Check:
 
 
 def receipt(
-    keyring: Keyring, who: Subject, keys: int, done: Sequence[Erased], now: datetime, not_reached: Sequence[str] = ()
+    keyring: Keyring,
+    who: Subject,
+    keys: int,
+    done: Sequence[Erased],
+    now: datetime,
+    not_reached: Sequence[str] = (),
+    tables: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """What was done as a JSON object with its Ed25519 signature (RFC 8032) over the other fields, canonically.
 
     not_reached: where the subject may be and nobody has looked; a receipt that is silent about it would claim too much.
+    tables: every table of the lake -> whether the erasure covers it.
     """
     private = _private_key(keyring)
     content = {
@@ -64,6 +71,7 @@ def receipt(
         "erased_ts": now.isoformat(),
         "keys_destroyed": keys,
         "places": [asdict(one) for one in done],
+        "tables": dict(tables or {}),
         "not_reached": list(not_reached),
         "public_key": _public_key(private),
     }
@@ -98,7 +106,9 @@ def verify(vault: Vault, given: Mapping[str, Any], others: Sequence[Erasable], s
         Check("keys", keys == 0, f"{keys} keys"),
     ]
     looked_at = [*vault_rows(vault), *(others if subject_id is not None else ())]
-    checks += [Check(place.name, rows == 0, f"{rows} rows") for place in looked_at for rows in (place.left(who),)]
+    for place in looked_at:
+        rows, stays = look(place, who)
+        checks.append(Check(place.name, rows == 0, " ".join((f"{rows} rows", *stays))))
     names = {place.name for place in looked_at}
     if subject_id is None:
         without = "the receipt has no id to look for; give it with --subject"

@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import Damaged
 
 KEY_BYTES, NONCE_BYTES = 32, 12
 
 
-class SealBroken(PlatformError):
+class SealBroken(Damaged):
     """Something encrypted does not open: other bytes, another key, or moved to another place."""
 
     def __init__(self, what: str) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from engagement_platform.erasing.job import tables
+from engagement_platform.ingest_server.sinks import packed
+from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
@@ -79,3 +81,29 @@ def test_erase_now_leaves_no_byte_but_in_entries_of_logs_and_its_receipt_says_un
     looked = command(home, "erase", "--verify", str(file), "--subject", BOB)
     assert looked.returncode == 1
     assert f"{DATA.name:36} LEFT" in looked.stdout
+
+
+@pytest.mark.slow
+def test_a_damaged_table_of_engagements_is_in_the_receipt_and_what_is_elsewhere_is_erased(
+    planted: Planted, tmp_path: Path
+) -> None:
+    home, file = planted.settings.home, tmp_path / "receipt.json"
+    events = home / "games" / "events"
+    events.mkdir(parents=True)
+    (events / "a.json.gz").write_bytes(packed([json.dumps({"player_id": BOB, "event_type": "x"}).encode()]))
+    (path,) = Path(MAPPING.uri(planted.root)).glob("*.parquet")
+    content = path.read_bytes()
+    path.write_bytes(content[:-20])
+    done = command(home, "erase", "--subject", BOB, "--yes", "--out", str(file))
+    assert done.returncode == 1, done.stderr
+    assert "A table of engagements or profiles could not be read or written" in done.stderr
+    assert done.stderr.endswith("then make the same call again.\n")
+    assert BOB not in done.stderr
+    places = {place["name"]: place for place in json.loads(file.read_text())["places"]}
+    assert places[MAPPING.name]["left"]
+    assert places[MAPPING.name]["stays"]
+    assert places["objects of raw events"]["rows"] == 1
+    assert list(events.iterdir()) == []
+    path.write_bytes(content)
+    done = command(home, "erase", "--subject", BOB, "--yes", "--out", str(file))
+    assert done.returncode == 0, done.stderr

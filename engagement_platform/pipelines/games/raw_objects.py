@@ -87,11 +87,14 @@ class RawObjects(Erasable):
             for file in self._listed():
                 lease.check()
                 found, broken = self._look(file, subject)
-                if not found:
+                if not found and not broken:
                     continue
                 self._seen[file.key] = file
                 if broken:
-                    self.stays.append(f"{file.url} is damaged, so that it cannot be written anew. Delete it.")
+                    self.stays.append(
+                        f"{file.url} is damaged, so that it cannot be written anew. Restore it, or delete it; then "
+                        "erase again."
+                    )
                 elif self._is_unread(file):
                     self.stays.append(
                         f"{file.url} was not read yet. `engagement-platform run {self.feed.job} --until-idle`, which "
@@ -104,9 +107,10 @@ class RawObjects(Erasable):
         return gone
 
     def left(self, subject: Subject) -> int:
-        """How many events of the player there are; right after an erasure only in the objects that had any."""
+        """How many events of the player there are, one at least in a damaged object; right after an erasure only in the
+        objects that had any."""
         files = self._listed() if self._seen is None else [replace(file, etag=None) for file in self._seen.values()]
-        return sum(self._look(file, subject)[0] for file in files)
+        return sum(max(found, broken) for found, broken in (self._look(file, subject) for file in files))
 
     def _listed(self) -> list[S3File]:
         return objects_below(self.settings, self.settings.games.prefix)

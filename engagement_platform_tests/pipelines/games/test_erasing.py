@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from engagement_platform.cli import app
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.stores import CheckpointStore
@@ -118,6 +121,29 @@ def test_no_file_in_use_has_a_byte_of_an_erased_player_and_others_have_all_they_
     assert {path.parent.name for path in left} == {"_delta_log"}
     world.append(LOGIN, 9, [{"game_id": "chess", "player_id": BOB}])
     assert not world.holds(given), "a row that comes back is found"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damaged", [LOGIN, FORMER], ids=lambda table: table.key[1])
+@pytest.mark.parametrize("file", ["*/*.parquet", "_delta_log/00000000000000000000.json"], ids=["file", "log"])
+def test_a_damaged_table_is_in_the_receipt_and_the_player_leaves_all_others(
+    world: World, damaged: Table, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(world.settings.home))
+    for path in Path(damaged.uri(world.root)).glob(file):
+        path.write_bytes(path.read_bytes()[:-20])
+    receipt_at = tmp_path / "receipt.json"
+    done = CliRunner().invoke(app, ["erase", "--subject", BOB, "--yes", "--out", str(receipt_at)])
+    assert done.exit_code == 1
+    [place] = [place for place in json.loads(receipt_at.read_text())["places"] if place["stays"]]
+    assert (place["name"], place["left"]) == ("game/*", 1)
+    [sentence] = place["stays"]
+    assert f"{damaged.name} could not be read or written" in sentence
+    assert sentence in done.stderr
+    assert BOB not in done.stderr
+    others = [table for table in TABLES if table != damaged]
+    assert [world.players(table) for table in others] == [[("chess", AMY), ("puzzle", AMY)]]
+    assert world.refused() == [2, 4]
 
 
 @pytest.mark.slow
