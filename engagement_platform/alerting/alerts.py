@@ -23,7 +23,7 @@ from engagement_platform.alerting.model import Alert, Message, Severity, State, 
 from engagement_platform.alerting.sender import Target, targets_of
 from engagement_platform.engine.database import reading, utc_now, writing
 from engagement_platform.engine.schema import JsonObject, UtcTimestamp
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.settings import AlertingSettings
 
 _LOG = logging.getLogger(__name__)
@@ -312,4 +312,4 @@ def _alert(row: Row[Any]) -> Alert:
 
 def _not_kept(what: str, error: Exception) -> None:
     # The first line only: SQLAlchemy adds statement and parameters.
-    _LOG.error("Alerting could not keep %s: %s", what, (str(error).splitlines() or [type(error).__name__])[0])
+    _LOG.error("Alerting could not keep %s: %s", what, first_line(error))

@@ -27,7 +27,7 @@ from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limi
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.engine.table_logs import TableLogs, refuse_changed, refuse_stores_behind
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches, kept_by
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, first_line
 
 W = TypeVar("W")
 W_contra = TypeVar("W_contra", contravariant=True)
@@ -65,10 +65,9 @@ class BatchFailed(PlatformError):
     """Spark gave up in the middle of a batch."""
 
     def __init__(self, manifest: Manifest, error: Exception) -> None:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no reason given")
         super().__init__(
-            f"{manifest} stopped: {type(error).__name__}: {first[:300]}. What its finished processes wrote stays and "
-            "is not written again; the next run finishes the batch. The whole text is with the batch in the stores "
+            f"{manifest} stopped: {type(error).__name__}: {first_line(error)}. What its finished processes wrote stays "
+            "and is not written again; the next run finishes the batch. The whole text is with the batch in the stores "
             "and in the log of Spark."
         )
 
