@@ -19,6 +19,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
+    CursorResult,
     Engine,
     Integer,
     LargeBinary,
@@ -28,6 +29,7 @@ from sqlalchemy import (
     Table,
     and_,
     select,
+    tuple_,
 )
 
 from engagement_platform.engine.database import (
@@ -39,7 +41,8 @@ from engagement_platform.engine.database import (
     writing,
 )
 from engagement_platform.engine.schema import UtcTimestamp
-from engagement_platform.pii.master import Masters
+from engagement_platform.errors import PlatformError
+from engagement_platform.pii.master import MasterKeyUnusable, Masters
 from engagement_platform.pii.sealing import new_key, words
 
 METADATA = MetaData()
@@ -94,8 +97,21 @@ EVERY_GAME = ""
 LOCK = "pii-keys"
 # Below SQLite's limit of variables in one statement.
 _AT_ONCE = 500
+_TRIES = 5
+"""Each but the first needs a rotation that ended while a key was wrapped."""
 # Tenths of a second to wait for readers of SQLite's write-ahead log.
 _PATIENCE = 50
+
+
+class MasterKeyBusy(PlatformError):
+    """Others rotated the master key, or wrap with another one, whenever keys were to be wrapped."""
+
+    def __init__(self, tries: int) -> None:
+        super().__init__(
+            f"Keys were wrapped {tries} times, and each time another process had rotated the master key meanwhile, or "
+            "wraps with another one. Every key can be read as before. See that all processes have the same "
+            "pii.kms_key_id and that no rotation runs; then the same again."
+        )
 
 
 class Owner(NamedTuple):
@@ -142,31 +158,44 @@ class Keyring:
         query, about = select(PII_SECRET).where(PII_SECRET.c.name == name), words("secret", name)
         with reading(self.engine) as connection:
             row = connection.execute(query).one_or_none()
-        if row is None:
+        for _ in range(_TRIES if row is None else 0):
+            made = new_key()
+            version, wrapped = self._masters.now.wrap(made, about)
             with writing(self.engine, LOCK) as connection:
                 row = connection.execute(query).one_or_none()
-                if row is None:
-                    made = new_key()
-                    version, wrapped = self._masters.now.wrap(made, about)
+                if row is None and self._masters.still_wraps(version):
                     connection.execute(PII_SECRET.insert().values(name=name, master_version=version, wrapped=wrapped))
                     return made
-        return self._masters.unwrap(row.master_version, row.wrapped, about)
+            if row is not None:
+                break
+        if row is None:
+            raise MasterKeyBusy(_TRIES)
+        return self._plain(row)
 
     def keys_for(self, owners: Collection[Owner]) -> dict[Owner, DataKey]:
-        """The newest key of each, made where there is none; erased ones are left out."""
-        wanted = set(owners)
+        """The newest key of each, made where there is none; erased ones are left out. Raises MasterKeyBusy."""
+        wanted, made = set(owners), dict[Owner, DataKey]()
         with reading(self.engine) as connection:
-            found, erased = self._newest(connection, wanted), erased_keys(connection, PLAYER, wanted)
-        if missing := wanted - found.keys() - erased:
+            rows, erased = self._newest(connection, wanted), erased_keys(connection, PLAYER, wanted)
+        missing = wanted - rows.keys() - erased
+        for _ in range(_TRIES):
+            if not missing:
+                break
+            # Outside of the transaction, since KMS may be slow; what another process made meanwhile counts.
+            new = {owner: self._made(owner, 1) for owner in sorted(missing)}
             with writing(self.engine, LOCK) as connection:
                 erased = erased_keys(connection, PLAYER, wanted)
-                found |= self._newest(connection, missing)
-                # Within the transaction, so that no rotation comes between wrapping and inserting.
-                new = [self._made(owner) for owner in sorted(missing - found.keys() - erased)]
-                if new:
-                    connection.execute(PII_KEY.insert(), [row for row, _ in new])
-                found |= {Owner(row["game"], row["subject_ref"]): key for row, key in new}
-        return {owner: key for owner, key in found.items() if owner not in erased}
+                rows |= self._newest(connection, missing)
+                new = {owner: one for owner, one in new.items() if owner not in rows and owner not in erased}
+                if all(self._masters.still_wraps(row["master_version"]) for row, _ in new.values()):
+                    if new:
+                        connection.execute(PII_KEY.insert(), [row for row, _ in new.values()])
+                    made |= {owner: key for owner, (_, key) in new.items()}
+            missing -= rows.keys() | made.keys() | erased
+        if missing:
+            raise MasterKeyBusy(_TRIES)
+        found = {owner: self._unwrapped(row) for owner, row in rows.items() if owner not in erased}
+        return found | {owner: key for owner, key in made.items() if owner not in erased}
 
     def key(self, owner: Owner, version: int) -> DataKey | None:
         """One key; None when there is none, most often because it was destroyed."""
@@ -201,55 +230,88 @@ class Keyring:
         """Wrap every key with a new master key, and forget the former ones; (its version, how many keys).
 
         In a file a new key is made; with KMS, set pii.kms_key_id to the new one before. A rotation that ends in the
-        middle is finished by the next one. Data keys and what they encrypt stay as they are, and keys that are made
-        meanwhile are wrapped with the new one. Short transactions: others wait for some hundred keys at most.
+        middle is finished by the next one, and of two at once each leaves all keys under the newest. Keys that are made
+        meanwhile are wrapped with it. Raises MasterKeyBusy.
         """
-        local = self._masters.local if self._masters.now is self._masters.local else None
-        with writing(self.engine, LOCK):
-            version = self._masters.now.current() if local is None else local.add()
-        count = sum(self._rewrap(table, version) for table in (PII_SECRET, PII_KEY))
+        local, count = self._masters.local if self._masters.now is self._masters.local else None, 0
         if local is not None:
+            with writing(self.engine, LOCK):
+                local.add()
+        for _ in range(_TRIES):
+            # Of a file the newest, which another rotation may have made.
+            version = self._masters.now.current()
+            count += sum(self._rewrap(table, version) for table in (PII_SECRET, PII_KEY))
             with writing(self.engine, LOCK) as connection:
-                if not any(self._old(connection, table, version) for table in (PII_SECRET, PII_KEY)):
+                old = any(self._old(connection, table, version).first() for table in (PII_SECRET, PII_KEY))
+                done = not old and self._masters.still_wraps(version)
+                if done and local is not None:
                     local.forget_former()
-        empty_log(self.engine)
-        return version, count
+            if done:
+                empty_log(self.engine)
+                return version, count
+        raise MasterKeyBusy(_TRIES)
 
     def _rewrap(self, table: Table, version: str) -> int:
-        count, keys = 0, [column.name for column in table.primary_key]
+        """Wrap anew what is not under this version, each key once; how many that were."""
+        count, last, by = 0, None, list(table.primary_key)
         while True:
-            with writing(self.engine, LOCK) as connection:
-                rows = self._old(connection, table, version)
-                for row in rows:
-                    plain = self._masters.unwrap(row.master_version, row.wrapped, _about(row))
-                    used, wrapped = self._masters.now.wrap(plain, _about(row))
-                    same = and_(*(table.c[name] == getattr(row, name) for name in keys))
-                    connection.execute(table.update().where(same).values(master_version=used, wrapped=wrapped))
+            with reading(self.engine) as connection:
+                rows = self._old(connection, table, version, last).all()
             if not rows:
                 return count
-            count += len(rows)
+            last = tuple(getattr(rows[-1], column.name) for column in by)
+            # Outside of the transaction, since KMS may be slow; then only where the key is as it was read.
+            wrapped = [(row, self._masters.now.wrap(self._plain(row), _about(row))) for row in rows]
+            with writing(self.engine, LOCK) as connection:
+                for row, (used, anew) in wrapped:
+                    same = and_(*(column == getattr(row, column.name) for column in by), table.c.wrapped == row.wrapped)
+                    if self._masters.still_wraps(used):
+                        changed = table.update().where(same).values(master_version=used, wrapped=anew)
+                        count += connection.execute(changed).rowcount
 
-    def _old(self, connection: Connection, table: Table, version: str) -> list[Row[Any]]:
-        query = select(table).where(table.c.master_version != version).limit(_AT_ONCE)
-        return list(connection.execute(query).all())
+    def _old(
+        self, connection: Connection, table: Table, version: str, after: tuple[Any, ...] | None = None
+    ) -> CursorResult[Any]:
+        """The first keys that are not under this version, by primary key."""
+        by = list(table.primary_key)
+        query = select(table).where(table.c.master_version != version).order_by(*by).limit(_AT_ONCE)
+        return connection.execute(query if after is None else query.where(tuple_(*by) > tuple_(*after)))
 
-    def _made(self, owner: Owner) -> tuple[Mapping[str, Any], DataKey]:
+    def _made(self, owner: Owner, version: int) -> tuple[Mapping[str, Any], DataKey]:
         key = new_key()
-        version, wrapped = self._masters.now.wrap(key, words("key", owner.game, owner.ref, 1))
-        row = {"game": owner.game, "subject_ref": owner.ref, "version": 1, "master_version": version}
-        return {**row, "wrapped": wrapped, "created_ts": utc_now()}, DataKey(1, key)
+        used, wrapped = self._masters.now.wrap(key, words("key", owner.game, owner.ref, version))
+        row = {"game": owner.game, "subject_ref": owner.ref, "version": version, "master_version": used}
+        return {**row, "wrapped": wrapped, "created_ts": utc_now()}, DataKey(version, key)
 
-    def _newest(self, connection: Connection, owners: set[Owner]) -> dict[Owner, DataKey]:
+    def _newest(self, connection: Connection, owners: set[Owner]) -> dict[Owner, Row[Any]]:
         rows = [
             row
             for refs in _chunks({owner.ref for owner in owners})
             for row in connection.execute(select(PII_KEY).where(PII_KEY.c.subject_ref.in_(refs)))
         ]
         newest = {Owner(row.game, row.subject_ref): row for row in sorted(rows, key=lambda row: row.version)}
-        return {owner: self._unwrapped(row) for owner, row in newest.items() if owner in owners}
+        return {owner: row for owner, row in newest.items() if owner in owners}
 
     def _unwrapped(self, row: Row[Any]) -> DataKey:
-        return DataKey(row.version, self._masters.unwrap(row.master_version, row.wrapped, _about(row)))
+        return DataKey(row.version, self._plain(row))
+
+    def _plain(self, row: Row[Any]) -> bytes:
+        for _ in range(_TRIES):
+            try:
+                return self._masters.unwrap(row.master_version, row.wrapped, _about(row))
+            except MasterKeyUnusable:
+                # Perhaps a rotation wrapped it anew after it was read, and forgot the former master key.
+                now = self._again(row)
+                if now is None or now.wrapped == row.wrapped:
+                    raise
+                row = now
+        raise MasterKeyBusy(_TRIES)
+
+    def _again(self, row: Row[Any]) -> Row[Any] | None:
+        table = PII_SECRET if "name" in row._mapping else PII_KEY
+        same = and_(*(column == row._mapping[column.name] for column in table.primary_key))
+        with reading(self.engine) as connection:
+            return connection.execute(select(table).where(same)).one_or_none()
 
 
 K = TypeVar("K", bound=tuple[str, str])

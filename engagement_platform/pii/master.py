@@ -148,6 +148,10 @@ class Masters:
         """The one that wraps now."""
         return self._kms or self.local
 
+    def still_wraps(self, version: str) -> bool:
+        """Whether no rotation is about to forget this one; asks no KMS, which forgets none."""
+        return not version.startswith(_LOCAL) or self.local.current() == version
+
     def unwrap(self, version: str, wrapped: bytes, about: bytes) -> bytes:
         """The key, whichever master wrapped it."""
         if version.startswith(_LOCAL):

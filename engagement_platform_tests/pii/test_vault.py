@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
+from typer.testing import CliRunner
 
+from engagement_platform.cli import app
 from engagement_platform.engine.database import reading, writing
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.stores import CheckpointStore
@@ -156,6 +159,59 @@ def test_a_rotation_that_stopped_in_the_middle_is_finished_by_the_next(vault: Va
     put(vault, 2, [deposit(vault, "amy", "e2", "v2")])
     assert vault.keyring.rotate() == ("local:3", 3)
     assert said(vault, "bob") + said(vault, "amy") == [("g1", "e1", "/emails/0", "v1"), ("g1", "e2", "/emails/0", "v2")]
+
+
+def once_while_wrapping(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """Another process does something while the next key is wrapped: KMS may take its time."""
+    wrap, left = LocalMaster.wrap, [do]
+
+    def wrapping(self: LocalMaster, key: bytes, about: bytes) -> tuple[str, bytes]:
+        made = wrap(self, key, about)
+        if left:
+            left.pop()()
+        return made
+
+    monkeypatch.setattr(LocalMaster, "wrap", wrapping)
+
+
+def rotated() -> str:
+    done = CliRunner().invoke(app, ["pii", "rotate"])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_two_rotations_at_once_end_both_and_leave_every_key_under_the_newest_master_key(
+    vault: Vault, platform: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(platform.home))
+    monkeypatch.setattr(keys, "_AT_ONCE", 8)
+    put(vault, 1, [deposit(vault, f"s{number}", f"e{number}", f"v{number}") for number in range(20)])
+    others = list[str]()
+    once_while_wrapping(monkeypatch, lambda: others.append(rotated()))
+    mine = rotated()
+    assert "local:3" in mine, "it goes on with the newest"
+    assert "local:3" in others[0]
+    with reading(vault.keyring.engine) as connection:
+        versions = {row.master_version for table in (PII_KEY, PII_SECRET) for row in connection.execute(select(table))}
+    assert versions == {"local:3"}
+    assert list(json.loads((platform.home / "pii" / "master.json").read_bytes())["keys"]) == ["3"]
+    assert said(open_vault(platform), "s3") == [("g1", "e3", "/emails/0", "v3")]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["secret", "key of a subject"])
+def test_a_key_that_is_made_while_the_master_key_is_rotated_can_be_read_afterwards(
+    vault: Vault, platform: Settings, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """Its wrapping holds nobody up, and is done again where the master key that wrapped it is forgotten by then."""
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(platform.home))
+    if not first:
+        vault.keyring.ref("bob")
+    once_while_wrapping(monkeypatch, rotated)
+    put(vault, 1, [deposit(vault, "bob", "e1", "v1")])
+    assert said(open_vault(platform), "bob") == [("g1", "e1", "/emails/0", "v1")]
+    with reading(vault.keyring.engine) as connection:
+        versions = {row.master_version for table in (PII_KEY, PII_SECRET) for row in connection.execute(select(table))}
+    assert versions == {"local:2"}
 
 
 def test_who_was_erased_before_a_batch_began_is_erased_for_it_whatever_clocks_say(vault: Vault) -> None:
