@@ -43,8 +43,10 @@ def shapes() -> Iterator[dict[str, object]]:
         spaced = " ".join(card[at : at + 4] for at in range(0, len(card), 4))
         for text in (f"{card} 12/29 123", f"{card} 123", f"1 {spaced} 7", f"12/29 {card}", f"{card}:12/29:123",
                      f"id {spaced} 12 29 123", f"{spaced} 12/29", f"{card},{card}",
-                     f"{card.translate(WIDE)} 12/29"):  # fmt: skip
+                     f"{card.translate(WIDE)} 12/29", f"{card}1229", f"{card}202912", f"{card}1229123",
+                     f"9876543{card}0000000", f"id-{'7' * 40}{card}", f"{card}{'0' * 30}"):  # fmt: skip
             yield {"note": text}
+        yield {"amount": int(f"{card}1229")}
         yield {"amount": int(card)}
         yield {"amount": [float(card)]}
         yield {f"card {card}": 1}
@@ -123,6 +125,9 @@ def test_of_clean_events_less_than_one_in_two_hundred_loses_a_field() -> None:
             "progress": f"{dice.randrange(100)}%", "day": f"2026-{1 + number % 12:02}-{1 + number % 28:02}",
             "iphone": {"build": token, "at_ms": 1_760_000_000_000}, "hotel": "Grand Hotel 1234567",
             "telemetry_id": dice.randrange(10**8),
+            "message": str(snowflake := (1_760_000_000_000 + dice.randrange(10**10)) << 22 | dice.getrandbits(22)),
+            "message_number": snowflake, "greatest": 1.7976931348623157e308,
+            "stamp": f"20261122{dice.randrange(10**12):012}",
         }  # fmt: skip
         wrong += bool(redact(clean, rules, "drop", str).findings)
     assert wrong / 4_000 < 0.005
