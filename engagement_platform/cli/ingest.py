@@ -104,9 +104,16 @@ def refused(game: Annotated[str, typer.Option(help="Of which game.")], purpose: 
 
 @pii.command()
 def rotate() -> None:
-    """Wrap every key anew and forget the former master key; with KMS set pii.kms_key_id to the new key first."""
-    version, count = _vault().keyring.rotate()
-    typer.echo(f"{count:,} keys are wrapped by {version} now.")
+    """Encrypt the vault with new data keys under a new master key, and forget the former ones.
+
+    With KMS set pii.kms_key_id to the new key first. Everything else may go on meanwhile. Interrupted, call it again.
+    Exit status: 0, or 1 with the reason. Example: engagement-platform pii rotate
+    """
+    from engagement_platform.pii import rotation
+
+    done = rotation.rotate(_vault())
+    typer.echo(f"{done.keys:,} keys are wrapped by {done.version} now, {done.rows:,} rows are encrypted anew.")
+    typer.echo(rotation.NO_HELP)
 
 
 def _vault() -> Vault:

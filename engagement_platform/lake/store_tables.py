@@ -61,6 +61,12 @@ def remove(found: DeltaTable, where: Mapping[str, Sequence[Any]], txn: Transacti
     return int(done["num_deleted_rows"] or 0)
 
 
+def replace(found: DeltaTable, where: Mapping[str, Sequence[Any]], rows: pa.Table, txn: Transaction) -> None:
+    """Put rows in the place of those whose partition columns have one of the given values."""
+    predicate = condition(where, {})
+    write_deltalake(found, rows, mode="overwrite", predicate=predicate, writer_properties=_writer(), **_named(txn))
+
+
 def purge(found: DeltaTable) -> None:
     """Delete every file that the table does not have now: nobody reads former versions of these tables."""
     found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)

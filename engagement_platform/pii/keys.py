@@ -15,19 +15,15 @@ from threading import Lock
 from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import (
-    BigInteger,
-    Column,
     ColumnElement,
     Connection,
     CursorResult,
     Engine,
-    Integer,
-    LargeBinary,
-    MetaData,
     Row,
-    String,
     Table,
     and_,
+    exists,
+    func,
     select,
     tuple_,
 )
@@ -40,54 +36,10 @@ from engagement_platform.engine.database import (
     utc_now,
     writing,
 )
-from engagement_platform.engine.schema import UtcTimestamp
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.master import MasterKeyUnusable, Masters
+from engagement_platform.pii.schema import METADATA, PII_ERASED, PII_KEY, PII_SECRET
 from engagement_platform.pii.sealing import new_key, words
-
-METADATA = MetaData()
-
-# Keys that are nobody's: what makes references, hashes, spool keys and signatures.
-PII_SECRET = Table(
-    "pii_secret",
-    METADATA,
-    Column("name", String(64), primary_key=True),
-    Column("master_version", String(2048), nullable=False),
-    Column("wrapped", LargeBinary, nullable=False),
-)
-
-PII_KEY = Table(
-    "pii_key",
-    METADATA,
-    Column("game", String(256), primary_key=True),
-    Column("subject_ref", String(64), primary_key=True),
-    Column("version", BigInteger, primary_key=True),
-    Column("master_version", String(2048), nullable=False, index=True),
-    Column("wrapped", LargeBinary, nullable=False),
-    Column("created_ts", UtcTimestamp, nullable=False),
-)
-
-# Tombstones: players of a game, persons and engagements of an organization ("": of all), keys of an entity. By keyed
-# hash, so the table does not name whom it is about.
-PII_ERASED = Table(
-    "pii_erased",
-    METADATA,
-    Column("kind", String(128), primary_key=True),
-    Column("within", String(1024), primary_key=True),
-    Column("ref", String(64), primary_key=True),
-    # Of the stores, as batches have one: tells whether a batch began before or after.
-    Column("sequence", BigInteger, nullable=False),
-)
-
-# Erasures of these tables that are asked for and not finished: who it is, encrypted. Emptied in the end.
-PII_ERASURE = Table(
-    "pii_erasure",
-    METADATA,
-    Column("number", Integer, primary_key=True, autoincrement=True),
-    Column("subject_ref", String(64), nullable=False),
-    Column("sealed", LargeBinary, nullable=False),
-    sqlite_autoincrement=True,
-)
 
 PLAYER = "player"
 """Kind of the tombstones of owners of keys."""
@@ -250,6 +202,45 @@ class Keyring:
                 empty_log(self.engine)
                 return version, count
         raise MasterKeyBusy(_TRIES)
+
+    def renew(self, after: Owner | None) -> Owner | None:
+        """Give the next subjects after this one a further key, some hundred of them; the last. None: there are none.
+
+        Raises MasterKeyBusy.
+        """
+        by, newest = (PII_KEY.c.game, PII_KEY.c.subject_ref), func.max(PII_KEY.c.version).label("version")
+        query = select(*by, newest).group_by(*by).order_by(*by)
+        for _ in range(_TRIES):
+            page = query if after is None else query.where(tuple_(*by) > tuple_(*after))
+            with reading(self.engine) as connection:
+                seen = {Owner(game, ref): version for game, ref, version in connection.execute(page.limit(_AT_ONCE))}
+            if not seen:
+                return None
+            made = {owner: self._made(owner, version + 1)[0] for owner, version in seen.items()}
+            with writing(self.engine, LOCK) as connection:
+                now = {owner: row.version for owner, row in self._newest(connection, set(seen)).items()}
+                if all(self._masters.still_wraps(row["master_version"]) for row in made.values()):
+                    # Neither of those who were erased meanwhile nor what another rotation has made.
+                    new = [row for owner, row in made.items() if now.get(owner) == seen[owner]]
+                    if new:
+                        connection.execute(PII_KEY.insert(), new)
+                    return list(seen)[-1]
+        raise MasterKeyBusy(_TRIES)
+
+    def newest(self, owners: Collection[Owner]) -> dict[Owner, DataKey]:
+        """The newest key of each that has one."""
+        with reading(self.engine) as connection:
+            rows = self._newest(connection, set(owners))
+        return {owner: self._unwrapped(row) for owner, row in rows.items()}
+
+    def forget_former(self, keep: int) -> None:
+        """Destroy all keys of each subject but the newest, and so many before it."""
+        newer = PII_KEY.alias()
+        same = and_(newer.c.game == PII_KEY.c.game, newer.c.subject_ref == PII_KEY.c.subject_ref)
+        further = exists().where(same, newer.c.version > PII_KEY.c.version + keep)
+        with writing(self.engine, LOCK) as connection:
+            connection.execute(PII_KEY.delete().where(further))
+        empty_log(self.engine)
 
     def _rewrap(self, table: Table, version: str) -> int:
         """Wrap anew what is not under this version, each key once; how many that were."""

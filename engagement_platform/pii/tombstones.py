@@ -16,8 +16,6 @@ from engagement_platform.engine.database import reading, writing
 from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.pii.keys import (
     LOCK,
-    PII_ERASED,
-    PII_ERASURE,
     PLAYER,
     Keyring,
     Owner,
@@ -26,6 +24,7 @@ from engagement_platform.pii.keys import (
     put_up,
 )
 from engagement_platform.pii.master import Masters
+from engagement_platform.pii.schema import PII_ERASED, PII_ERASURE
 from engagement_platform.pii.sealing import Sealer, derived, words
 from engagement_platform.settings import Settings
 

@@ -200,7 +200,7 @@ class Vault:
                         "segment": segment, **columns,
                     }  # fmt: skip
                     content = zlib.compress(plain) if table is REFUSED else plain
-                    made.append({**row, "sealed": Sealer(key.key).seal(content, _about(table, row))})
+                    made.append({**row, "sealed": Sealer(key.key).seal(content, about(table, row))})
             if made:
                 store_tables.append(found, table_of(made, table), txn)
             return len(made)
@@ -219,19 +219,24 @@ class Vault:
         ref = self.ref(subject)
         self._audit(VAULT, ref, game, purpose, reader)
         stored, decrypted = [], self.decryptor(VAULT)
-        for row in self.rows_of(VAULT, [ref]):
-            if game in (None, row["game"]) and (plain := decrypted(row)) is not None:
+        # A rotation destroys former keys under the same lock.
+        with commit_lock(self.root, VAULT.name):
+            opened = [(row, decrypted(row)) for row in self.rows_of(VAULT, [ref]) if game in (None, row["game"])]
+        for row, plain in opened:
+            if plain is not None:
                 path, value = json.loads(plain)
-                about = {name: row[name] for name in ("game", "event_id", "event_type", "received_ts")}
-                stored.append(Stored(path=path, value=value, **about))
+                named = {name: row[name] for name in ("game", "event_id", "event_type", "received_ts")}
+                stored.append(Stored(path=path, value=value, **named))
         return sorted(stored, key=lambda one: (one.received_ts, one.event_id, one.path))
 
     def refused(self, game: str, *, purpose: str, reader: str) -> list[tuple[Row, bytes]]:
         """Refused events of a game, oldest first: (row without the ciphertext, the event). Audited as `read`."""
         self._audit(REFUSED, "", game, purpose, reader)
         decrypted, found = self.decryptor(REFUSED), []
-        for row in self.rows_of(REFUSED):
-            if row["game"] == game and (body := decrypted(row)) is not None:
+        with commit_lock(self.root, VAULT.name):
+            opened = [(row, decrypted(row)) for row in self.rows_of(REFUSED) if row["game"] == game]
+        for row, body in opened:
+            if body is not None:
                 del row["sealed"]
                 found.append((row, body))
         return sorted(found, key=lambda one: (one[0]["received_ts"], one[0]["refused_id"]))
@@ -247,7 +252,7 @@ class Vault:
             key = key_of(Owner(row["game"], row["subject_ref"]), row["key_version"])
             if key is None:
                 return None
-            content = Sealer(key.key).open(row["sealed"], _about(table, row), f"A row of {table.name}")
+            content = Sealer(key.key).open(row["sealed"], about(table, row), f"A row of {table.name}")
             return zlib.decompress(content) if table is REFUSED else content
 
         return decrypted
@@ -288,7 +293,7 @@ def open_vault(settings: Settings) -> Vault:
     return Vault(settings, Keyring(open_pii(settings.store_url), Masters(settings)))
 
 
-def _about(table: Table, row: Mapping[str, Any]) -> bytes:
+def about(table: Table, row: Mapping[str, Any]) -> bytes:
     """What a value is bound to: moved to another row, column, subject or table it does not open."""
     place = (row["event_id"], row["field"]) if table is VAULT else (row["refused_id"], "body")
     return words(table.name, place[1], row["game"], row["subject_ref"], row["key_version"], place[0])

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -19,12 +23,16 @@ from engagement_platform.cli import app
 from engagement_platform.engine.database import reading, writing
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.stores import CheckpointStore
+from engagement_platform.lake import store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.pii import keys
-from engagement_platform.pii.keys import EVERY_GAME, PII_KEY, PII_SECRET, Keyring, Owner
+from engagement_platform.pii import vault as vaults
+from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner
 from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyUnusable
+from engagement_platform.pii.rotation import rotate
+from engagement_platform.pii.schema import PII_KEY, PII_SECRET
 from engagement_platform.pii.sealing import SealBroken, Sealer, new_key, words
-from engagement_platform.pii.vault import AUDIT, VAULT, Deposit, PurposeRefused, Refusal, Vault, open_vault
+from engagement_platform.pii.vault import AUDIT, REFUSED, VAULT, Deposit, PurposeRefused, Refusal, Vault, open_vault
 from engagement_platform.settings import PiiSettings, Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.conftest import Moto
@@ -198,6 +206,85 @@ def test_two_rotations_at_once_end_both_and_leave_every_key_under_the_newest_mas
     assert said(open_vault(platform), "s3") == [("g1", "e3", "/emails/0", "v3")]
 
 
+def test_with_every_key_from_before_a_rotation_nothing_of_the_vault_opens_that_it_encrypted_anew(
+    vault: Vault, platform: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(platform.home))
+    for day in range(3):
+        later = day * 24 * 60
+        put(vault, day, [deposit(vault, name, f"{name}-{day}", f"v{day}", minutes=later) for name in ("bob", "amy")])
+    refusal = Refusal("1-0", Owner("g1", vault.keyring.ref("bob")), "not_json", "It is no JSON.", NOW, b'{"canary-17')
+    vault.append([refusal], 1, Transaction("s", 1))
+    before = {path for table in (VAULT, REFUSED) for path in Path(vault.uri(table)).rglob("*.parquet")}
+    copy, mine = tmp_path / "copy", ("stores.db", "pii/master.json")
+    for name in mine:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(platform.home / name, copy / name)
+    for rows in ("7 rows", "7 rows"):
+        output = rotated()
+        assert rows in output
+        assert "does not help against copies from before" in output
+    read = CliRunner().invoke(app, ["pii", "read", "--subject", "bob", "--purpose", "support"])
+    assert [json.loads(line)["value"] for line in read.output.splitlines()] == ["v0", "v1", "v2"]
+    assert [body for _, body in vault.refused("g1", purpose="support", reader="me")] == [b'{"canary-17']
+    assert not before.intersection(Path(vault.uri(VAULT)).parent.rglob("*.parquet")), "former files are gone"
+    with reading(vault.keyring.engine) as connection:
+        assert {row.version for row in connection.execute(select(PII_KEY))} == {3}
+    put(vault, 9, [deposit(vault, "bob", "e9", "later")])
+    for name in mine:
+        shutil.copy(copy / name, platform.home / name)
+    with_former = open_vault(platform)
+    assert with_former.rows_of(VAULT, [with_former.keyring.ref("bob")])
+    assert said(with_former, "bob") == []
+
+
+def test_a_rotation_that_stopped_between_two_days_is_finished_by_the_next_and_an_erasure_in_between_is_true(
+    vault: Vault, platform: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in range(3):
+        later = day * 24 * 60
+        put(vault, day, [deposit(vault, name, f"{name}-{day}", f"v{day}", minutes=later) for name in ("bob", "amy")])
+    replace, left = store_tables.replace, [True]
+
+    def stops(*given: Any) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        replace(*given)
+
+    monkeypatch.setattr(store_tables, "replace", stops)
+    with pytest.raises(KeyboardInterrupt):
+        rotate(vault)
+    assert [value for *_, value in said(vault, "bob")] == ["v0", "v1", "v2"]
+    monkeypatch.undo()
+    assert vault.keyring.destroy(Owner(EVERY_GAME, vault.keyring.ref("amy"))) == 2
+    rotate(vault)
+    assert [value for *_, value in said(open_vault(platform), "bob")] == ["v0", "v1", "v2"]
+    assert said(vault, "amy") == []
+    assert vault.keyring.count(Owner(EVERY_GAME, vault.keyring.ref("bob"))) == 1
+
+
+def test_what_is_delivered_while_the_vault_is_encrypted_anew_opens_afterwards(
+    vault: Vault, platform: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(vault, 1, [deposit(vault, "bob", "e1", "v1")])
+    replace, numbers = store_tables.replace, count(2)
+
+    def meanwhile(*given: Any) -> None:
+        replace(*given)
+        # As a server of its own would with the lock; this thread has it.
+        monkeypatch.setattr(vaults, "commit_lock", lambda *_: nullcontext())
+        number = next(numbers)
+        put(open_vault(platform), number, [deposit(vault, who, f"e{number}", f"v{number}") for who in ("bob", "new")])
+
+    monkeypatch.setattr(store_tables, "replace", meanwhile)
+    rotate(vault)
+    monkeypatch.undo()
+    assert len(said(open_vault(platform), "bob")) == 2
+    assert len(said(open_vault(platform), "new")) == 1
+    assert vault.keyring.count(Owner(EVERY_GAME, vault.keyring.ref("bob"))) == 1
+
+
 @pytest.mark.parametrize("first", [True, False], ids=["secret", "key of a subject"])
 def test_a_key_that_is_made_while_the_master_key_is_rotated_can_be_read_afterwards(
     vault: Vault, platform: Settings, monkeypatch: pytest.MonkeyPatch, first: bool
@@ -206,7 +293,8 @@ def test_a_key_that_is_made_while_the_master_key_is_rotated_can_be_read_afterwar
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(platform.home))
     if not first:
         vault.keyring.ref("bob")
-    once_while_wrapping(monkeypatch, rotated)
+    # Not the command, which waits for the lock of the vault that `put` holds.
+    once_while_wrapping(monkeypatch, open_vault(platform).keyring.rotate)
     put(vault, 1, [deposit(vault, "bob", "e1", "v1")])
     assert said(open_vault(platform), "bob") == [("g1", "e1", "/emails/0", "v1")]
     with reading(vault.keyring.engine) as connection:
