@@ -39,6 +39,8 @@ hypothesis.settings.load_profile("house")
 
 # As the platform's own processes do: a home folder that others can enter is refused.
 os.umask(0o077)
+# Partitions do not depend on which test was the first to load definitions, nor on the day.
+os.environ["ENGAGEMENT_PLATFORM_DAGSTER__FIRST_DAY"] = "2026-11-01"
 
 CALL_S = 20.0
 SPARK_CONF = Path(__file__).parent / "spark_conf"

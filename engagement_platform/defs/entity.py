@@ -18,7 +18,7 @@ import dagster as dg
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.entity_checks import checks_of, entity_results, state_of
-from engagement_platform.defs.ingestion import Ingestion, drained, partition_days
+from engagement_platform.defs.ingestion import Ingestion, drained
 from engagement_platform.defs.materialization_events import callbacks_of, record_batches
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import (
@@ -30,10 +30,15 @@ from engagement_platform.defs.sensors import (
     report_sensor,
     schedule,
     sensor,
-    todays_partition,
     why_not,
 )
-from engagement_platform.defs.specs import DAYS, GROUP, PROFILE_CHANGES_TOPIC, entity_view_spec, key_of, table_spec
+from engagement_platform.defs.specs import (
+    GROUP,
+    PROFILE_CHANGES_TOPIC,
+    entity_view_spec,
+    key_of,
+    table_spec,
+)
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake.engagement import QUARANTINE
@@ -110,30 +115,20 @@ class EntityParts:
         @dg.multi_asset(
             name=f"rematerialize_{entity.name}_base",
             specs=[table_spec(entity.base, [key_of(entity.changeset)]).replace_attributes(group_name=self.group)],
-            partitions_def=DAYS,
-            backfill_policy=dg.BackfillPolicy.single_run(),
             pool=f"{entity.name}_materialized",
             retry_policy=TRIED_AGAIN,
-            description="All changes that wait, moved into the base; readers see no difference. Its partition is the "
-            "day of the run; other days have nothing to move, and say so.",
+            description="All changes that wait, moved into the base; readers see no difference.",
         )
         def base(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
             context.log.info(f"Moving changes: {context.run.tags.get(WHY, 'launched by hand')}")
             with platform.open(rematerialize_name(entity)) as opened:
-                for _report in record_batches(context, tables, opened, self._moved(context, opened)):
+                job = self._build(rematerialize_name(entity), opened, callbacks_of(context))
+                for _report in record_batches(context, tables, opened, drained(context, opened, job, until_idle=True)):
                     pass
             # A plain function's None would be one more materialization, without figures.
             yield from ()
 
         return base
-
-    def _moved(self, context: dg.AssetExecutionContext, opened: Opened) -> Iterator[tuple[date, BatchReport | None]]:
-        """Batch after batch until nothing waits, each with the day on which it was planned. Before that the days before
-        today that were asked for, with None: a backfill would wait for them for ever."""
-        today = datetime.now(UTC).date()
-        yield from ((day, None) for day in partition_days(context) if day < today)
-        job = self._build(rematerialize_name(self.entity), opened, callbacks_of(context))
-        yield from drained(context, opened, job, until_idle=True)
 
     def changes_pressing(self, context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
         """A rematerialization where limits are passed; an observation of the view where its tables have changed."""
@@ -188,7 +183,7 @@ class EntityParts:
         recent = recent_runs(instance, self.move_job, self.base_asset)
         if no := why_not(max(1, waits.pending_rows), recent, time.time()):
             return dg.SkipReason(f"{why}. {no}")
-        return dg.RunRequest(partition_key=todays_partition(), tags={WHY: why})
+        return dg.RunRequest(tags={WHY: why})
 
     def results(self, looked: Waiting) -> list[dg.AssetCheckResult]:
         """All checks that need no run, as they are now."""

@@ -18,7 +18,7 @@ from engagement_platform.defs.batches import Tables, unbalanced
 from engagement_platform.defs.materialization_events import Context, callbacks_of, record_batches
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.pool_yield import gives_way
-from engagement_platform.defs.specs import DAYS, key_of
+from engagement_platform.defs.specs import ingestion_days, key_of
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
@@ -180,7 +180,7 @@ class Ingestion(Drain):
             check_specs=[
                 dg.AssetCheckSpec(self.check, asset=key_of(self.tables.summary), blocking=True, description=self.says)
             ],
-            partitions_def=DAYS,
+            partitions_def=ingestion_days(),
             backfill_policy=dg.BackfillPolicy.single_run(),
             pool=self.pool,
             description=self.description,

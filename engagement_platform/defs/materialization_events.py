@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from typing import Any
 
 import dagster as dg
 
@@ -17,8 +18,9 @@ from engagement_platform.defs.batches import BATCHES_SHOWN as HISTORY
 from engagement_platform.defs.batches import Batch, Metadata, Tables, log_line, nothing_recorded, table_metadata, total
 from engagement_platform.defs.evaluations import evaluation
 from engagement_platform.defs.platform import Opened
-from engagement_platform.defs.specs import key_of
+from engagement_platform.defs.specs import column_lineage, key_of
 from engagement_platform.engine.job import BatchReport, Callbacks
+from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
@@ -49,13 +51,15 @@ class Recorder:
         self._evaluated, self._failed = 0, False
 
     def add(self, day: date, report: BatchReport | None) -> None:
-        """A batch, with the day that is the event's partition; None: nothing was recorded on that day."""
+        """A batch, with the day that is the event's partition. None: no batch is of that day; it is observed, and stays
+        unmaterialized."""
         if day != self._day:
             self.record()
         self._day = day
         if report is None:
-            shown = dict.fromkeys(self._tables.first, nothing_recorded(day))
-            _log_events(self._context, self._opened, day, shown, self._tables)
+            for table in self._tables.first:
+                nothing = dg.AssetObservation(key_of(table), metadata=nothing_recorded(day), partition=day.isoformat())
+                self._context.log_event(nothing)
             return
         self._reports.append(report)
         self._pending.append(_batch_of(report, self._opened))
@@ -117,7 +121,22 @@ def _batch_of(report: BatchReport, opened: Opened) -> Batch:
 
 
 def _log_events(context: Context, opened: Opened, day: date, shown: Mapping[Table, Metadata], tables: Tables) -> None:
+    asset = context.assets_def if isinstance(context, dg.AssetExecutionContext) else None
     for table, metadata in shown.items():
-        uri = {"dagster/uri": dg.MetadataValue.text(table.uri(opened.settings.lake))}
-        event = dg.AssetMaterialization if table in tables.own else dg.AssetObservation
-        context.log_event(event(key_of(table), metadata={**metadata, **uri}, partition=day.isoformat()))
+        whole = {**metadata, **of_table(table, opened.settings.lake)}
+        if table not in tables.own:
+            context.log_event(dg.AssetObservation(key_of(table), metadata=whole, partition=day.isoformat()))
+            continue
+        partition = None if asset and asset.partitions_def is None else day.isoformat()
+        context.log_event(dg.AssetMaterialization(key_of(table), metadata=whole, partition=partition))
+
+
+def of_table(table: Table, lake: str) -> dict[str, Any]:
+    """Under Dagster's own names: where a table is, its rows as its log counts them now, and where columns come from."""
+    uri = table.uri(lake)
+    shown: dict[str, Any] = {"dagster/uri": dg.MetadataValue.text(uri)}
+    if (rows := log.row_count(uri)) is not None:
+        shown["dagster/row_count"] = rows
+    if (lineage := column_lineage(table)) is not None:
+        shown["dagster/column_lineage"] = lineage
+    return shown

@@ -19,7 +19,7 @@ from engagement_platform.defs.evaluations import report_news, selected
 from engagement_platform.defs.ingestion import Drain, IngestConfig, Ingestion
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.pool_yield import BACKLOG, GOING
-from engagement_platform.defs.specs import DAYS
+from engagement_platform.defs.specs import ingestion_days
 from engagement_platform.engine.drain import LONGEST_PAUSE_S, pause_after
 from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
@@ -185,7 +185,7 @@ def waiting_for(drain: Drain, looked: Waiting) -> tuple[int | None, str | None]:
 def todays_partition() -> str | None:
     """None on a machine whose clock is before the first partition: it still ingests, without one."""
     today = datetime.now(UTC).date().isoformat()
-    return today if DAYS.has_partition_key(today) else None
+    return today if ingestion_days().has_partition_key(today) else None
 
 
 def unfinished_sensor(name: str, job: str, stored: str, description: str) -> dg.SensorDefinition:

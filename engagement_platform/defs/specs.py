@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import cache
 
 import dagster as dg
 
@@ -18,15 +20,26 @@ from engagement_platform.lake.engagement import (
     data_table,
 )
 from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.status import first_batch_day
+from engagement_platform.settings import Settings
 
 GROUP, SOURCES, MAINTENANCE = "engagement", "sources", "maintenance"
 
-# Days on which batches were ingested, not days of engagements: years-old engagements that arrive today belong to
-# today. So nothing is older than the platform, whose first version is of November 2026. `end_offset`: today counts.
-DAYS = dg.DailyPartitionsDefinition(start_date="2026-11-01", timezone="UTC", end_offset=1)
-
 # Columns and description do not depend on the layout, which is a setting and unknown when definitions load.
 DATA_TABLE = data_table("liquid")
+
+
+@cache
+def ingestion_days() -> dg.DailyPartitionsDefinition:
+    """Days on which batches were ingested, not days of engagements: years-old ones that arrive today belong to today.
+
+    From `dagster.first_day`, or from the day of the first batch, on; read once in a process. Raises StoresUnavailable.
+    """
+    settings = Settings()
+    # Before the first batch yesterday: a run that is launched for today may start after midnight.
+    first = settings.dagster.first_day or first_batch_day(settings) or datetime.now(UTC).date() - timedelta(days=1)
+    # end_offset: today counts.
+    return dg.DailyPartitionsDefinition(start_date=first.isoformat(), timezone="UTC", end_offset=1)
 
 
 def topic_key(topic: str) -> dg.AssetKey:
@@ -44,6 +57,15 @@ def column_schema(table: Table) -> dg.TableSchema:
     return dg.TableSchema(
         columns=[dg.TableColumn(column.name, column.type, description=column.comment) for column in table.columns]
     )
+
+
+def column_lineage(table: Table) -> dg.TableColumnLineage | None:
+    """Columns of a table that are copied from columns of another one; None where none is known."""
+    if table != NOTIFICATION:
+        return None
+    same = ("organization_id", "engagement_id", "engagement_date", "person_id")
+    data, copied = key_of(DATA_TABLE), {**{name: name for name in same}, "previous_person_id": "person_id"}
+    return dg.TableColumnLineage({name: [dg.TableColumnDep(data, source)] for name, source in copied.items()})
 
 
 def table_spec(table: Table, deps: Sequence[dg.AssetKey]) -> dg.AssetSpec:

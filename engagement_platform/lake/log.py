@@ -135,8 +135,21 @@ def added_by(commits: Iterable[Commit]) -> dict[str, int]:
 
 def rows_in(uri: str, version: int) -> int:
     """Rows of a version, as its log counts them; files that are not counted are left out."""
-    files = pa.table(DeltaTable(storage_uri(uri), version=version).get_add_actions(flatten=True))
-    return int(pc.sum(files.column("num_records")).as_py() or 0)
+    return int(pc.sum(_rows_of_files(DeltaTable(storage_uri(uri), version=version))).as_py() or 0)
+
+
+def row_count(uri: str) -> int | None:
+    """Rows of the table now, as its log counts them. None where there is no table, and where the log does not tell:
+    files without a count, deletion vectors (delta-rs 1.6 does not show how many rows they delete)."""
+    table = open_log(uri)
+    if table is None or "deletionVectors" in (table.protocol().reader_features or []):
+        return None
+    rows = _rows_of_files(table)
+    return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
+
+
+def _rows_of_files(table: DeltaTable) -> pa.ChunkedArray:
+    return pa.table(table.get_add_actions(flatten=True)).column("num_records")
 
 
 def entry(uri: str, version: int) -> list[dict[str, Any]] | None:

@@ -9,11 +9,16 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from itertools import accumulate
+from pathlib import Path
 
+from sqlalchemy import func, select
+
+from engagement_platform.engine.database import open_engine, reading
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import BatchRecord, JobState, Offsets
+from engagement_platform.engine.schema import BATCH
 from engagement_platform.lake.engagement import MUTATION_REQUEST
 from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, rows_above
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
@@ -39,6 +44,21 @@ from engagement_platform.pipelines.snapshot import snapshot
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing
+
+
+def first_batch_day(settings: Settings) -> date | None:
+    """UTC day on which the first batch of any job was planned; None before it. Raises StoresUnavailable."""
+    # Stores in a file are not made for this question.
+    file = settings.store_url.removeprefix("sqlite:///")
+    if file != settings.store_url and not Path(file).exists():
+        return None
+    engine = open_engine(settings.store_url)
+    try:
+        with reading(engine) as connection:
+            found = connection.execute(select(func.min(BATCH.c.ingestion_date))).scalar()
+    finally:
+        engine.dispose()
+    return date.fromisoformat(found) if found else None
 
 
 @dataclass(frozen=True)

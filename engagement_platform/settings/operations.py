@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Literal
 
 from pydantic import Field, SecretStr
@@ -69,6 +69,9 @@ class DagsterSettings(Section):
     report_interval: timedelta = timedelta(minutes=5)
     """How often a run that drains for long materializes its assets, with the sums of its batches. A materialization for
     each batch would fill Dagster's database."""
+    first_day: date | None = None
+    """First day partition, of days on which batches were ingested. Not set: the day of the first batch that the stores
+    know, which Dagster's processes read when they load the definitions."""
     secrets: list[str] = Field(default_factory=list)
     """ARNs of secrets in AWS Secrets Manager, each named like a variable of these settings, such as
     prod/ENGAGEMENT_PLATFORM_STORES__URL; what is before the last / is free. Dagster's processes fetch them when they

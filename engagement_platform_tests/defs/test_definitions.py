@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from engagement_platform.definitions import defs
-from engagement_platform.engine.model import RULES_VERSION
+from engagement_platform.defs.specs import ingestion_days
+from engagement_platform.engine.model import RULES_VERSION, Manifest
+from engagement_platform.pipelines.jobs import open_stores
+from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.test_browser import CHECKS
 
 SNAPSHOT = Path(__file__).with_name("definitions.txt")
@@ -57,6 +60,24 @@ def test_dagster_is_told_what_the_snapshot_says() -> None:
         f"Definitions changed. If that is meant, write the snapshot anew and review its diff: {REGENERATE}=1 pytest "
         f"engagement_platform_tests/defs/test_definitions.py"
     )
+
+
+def test_day_partitions_begin_with_the_first_batch_or_where_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first() -> str | None:
+        return ingestion_days.__wrapped__().get_first_partition_key()
+
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    assert first() == "2026-11-01", "as the variable of all tests says"
+    monkeypatch.delenv("ENGAGEMENT_PLATFORM_DAGSTER__FIRST_DAY")
+    yesterday = datetime.now(UTC).date() - timedelta(days=1)
+    assert first() == yesterday.isoformat()
+    assert list(tmp_path.iterdir()) == [], "stores are not made for the question"
+    for job, day in (("apply-mutations", 9), ("ingest-engagements", 7), ("ingest-game-events", 8)):
+        at = datetime(2026, 10, day, 23, tzinfo=UTC)
+        open_stores(Settings()).checkpoints.begin(Manifest(job, f"{job}@1.t", 0, {}, {}, at))
+    assert first() == "2026-10-07"
 
 
 def test_of_a_pipeline_that_is_off_nothing_is_in_dagster(monkeypatch: pytest.MonkeyPatch) -> None:

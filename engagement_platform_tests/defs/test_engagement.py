@@ -54,6 +54,12 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
     assert number(newest, "seconds") > 0
     assert "data:image/svg+xml;base64," in number(newest, "last_batches")
     assert home.passed("engagement/data", "conservation")
+    # Four, and the one that is refused in quarantine, by Dagster's own name.
+    rows = {key: number(home.events(f"engagement/{key}")[0], "dagster/row_count") for key in ("data", "quarantine")}
+    assert rows == {"data": 4, "quarantine": 1}
+    lineage = number(home.events("engagement/notification")[0], "dagster/column_lineage")
+    [source] = lineage.deps_by_column["previous_person_id"]
+    assert (source.asset_key.to_user_string(), source.column_name) == ("engagement/data", "person_id")
 
     assert defs().resolve_job_def("verify_engagements").execute_in_process(instance=home.instance).success
     for key, check in (
@@ -72,11 +78,12 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
     assert again.partition == today.isoformat()
 
 
-def test_a_backfill_of_days_without_batches_is_one_run_that_completes_them(home: Home) -> None:
+def test_a_backfill_of_days_without_batches_is_one_run_that_materializes_none_of_them(home: Home) -> None:
     days = [datetime.now(UTC).date() - timedelta(days=age) for age in (3, 2, 1)]
     assert home.run("ingest_engagements", days).success
-    told = {event.partition: number(event, "batches") for event in home.events("engagement/data")}
-    assert told == {day.isoformat(): 0 for day in days}
+    assert home.events("engagement/data") == []
+    observed = {event.partition: event.metadata["why"].value for event in home.observed("engagement/data")}
+    assert observed == {day.isoformat(): f"No batch was recorded on {day}." for day in days}
 
 
 def test_requests_land_and_a_rejected_one_is_told_of_on_quarantine(home: Home) -> None:

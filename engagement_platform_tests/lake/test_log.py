@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,20 @@ def test_a_table_says_its_columns_partitioning_and_properties(tmp_path: Path) ->
 def append(uri: str, number: int, marker: str | None) -> None:
     properties = CommitProperties(custom_metadata={"userMetadata": marker} if marker else {})
     write_deltalake(uri, pa.table({"n": pa.array([number], pa.int64())}), mode="append", commit_properties=properties)
+
+
+def test_the_rows_of_a_table_are_counted_where_its_log_counts_all_of_them(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    assert log.row_count(uri) is None
+    append(uri, 0, None)
+    append(uri, 1, None)
+    assert log.row_count(uri) == 2
+    entry = Path(uri, "_delta_log", f"{1:020}.json")
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("stats", None)
+    entry.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+    assert log.row_count(uri) is None
 
 
 def test_a_commit_is_found_by_its_marker_as_long_as_it_is_among_the_last_ones(tmp_path: Path) -> None:
