@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.definitions import defs
 from engagement_platform.defs.maintenance import ORGANIZATIONS, key_of_organization
 from engagement_platform.defs.platform import Platform
+from engagement_platform_tests.docs.pages import ROOT
 from engagement_platform_tests.maintenance.layout.seeded import SeededLake, leased
 
 HISTORY = dg.AssetKey(["layout", "history"])
@@ -133,3 +135,20 @@ def test_vacuum_runs_every_night_only_where_it_is_asked_for(
     schedules = {schedule.name: schedule.default_status.value for schedule in defs().get_repository_def().schedule_defs}
     assert schedules["vacuum_tables_schedule"] == status
     assert schedules["optimize_tables_schedule"] == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("job", "again"),
+    [("optimize_tables", True), ("vacuum_tables", True), ("remove_old_runs", True), ("verify_engagements", False)],
+)
+def test_a_run_of_maintenance_that_died_is_launched_once_more_and_no_other_is(
+    tmp_path: Path, job: str, again: bool
+) -> None:
+    shutil.copy(ROOT / "dagster.yaml", tmp_path)
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        launched = defs().resolve_job_def(job)
+        run = instance.create_run_for_job(launched, tags=launched.tags)
+        instance.report_run_failed(run)
+        ended = instance.get_run_by_id(run.run_id)
+        assert ended is not None
+        assert ended.tags.get("dagster/will_retry") == str(again).lower()
