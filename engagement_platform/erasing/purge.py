@@ -37,6 +37,11 @@ def purge_now(settings: Settings, stores: Stores, now: datetime) -> dict[str, li
     return {table.name: _purge(settings, stores, table, now) for table in there}
 
 
+def _checksum_of(path: Path) -> Path:
+    """Where Hadoop's local file system keeps the checksum of a file."""
+    return path.with_name(f".{path.name}.crc")
+
+
 def _purge(settings: Settings, stores: Stores, table: Table, now: datetime) -> list[str]:
     uri = table.uri(settings.lake)
     target, held = Target(table.name, uri), f"table/{vacuum_of(table.name)}"
@@ -49,6 +54,8 @@ def _purge(settings: Settings, stores: Stores, table: Table, now: datetime) -> l
         if behind:
             return behind
         opened, current = DeltaTable(uri), current_files(settings.lake, table)
+        # delta-rs lists the checksums that Hadoop writes beside files in folders of partitions, and the log has none.
+        current |= {_checksum_of(path) for path in current}
 
         def unused(paths: Iterable[str]) -> set[Path]:
             found = {Path(location(uri, path)) for path in paths} - current
@@ -61,6 +68,7 @@ def _purge(settings: Settings, stores: Stores, table: Table, now: datetime) -> l
             ]
         ):
             path.unlink()
+            _checksum_of(path).unlink(missing_ok=True)
         # A younger file that the log does not know may be of a batch that is about to commit it.
         younger = unused(opened.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True))
     return [f"{len(younger)} files of writes that died or are under way, which VACUUM removes"] if younger else []
