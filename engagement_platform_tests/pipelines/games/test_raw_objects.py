@@ -171,9 +171,11 @@ def test_former_versions_of_an_object_go_too_and_only_lines_of_the_game_that_was
     assert sorted(each["Key"] for each in versions) == ["events/a.json", "events/b.json.gz"]
 
 
-def test_an_object_that_breaks_off_is_named_and_left_as_it_is(bucket: Bucket) -> None:
+@pytest.mark.parametrize("whose", [BOB, AMY])
+def test_an_object_that_breaks_off_is_named_and_left_as_it_is(bucket: Bucket, whose: str) -> None:
+    """Also when what can be read of it names somebody else only: nobody can say what is in its rest."""
     world = bucket.world
-    lines = [bucket.event(BOB, f"{number}-{hash(number)}") for number in range(200)]
+    lines = [bucket.event(whose, f"{number}-{hash(number)}") for number in range(200)]
     content = gzip.compress(b"\n".join(lines))[:-20]
     world.s3.put_object(Bucket=world.bucket, Key="events/b.json.gz", Body=content)
     world.run()
