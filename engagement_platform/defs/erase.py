@@ -41,7 +41,7 @@ def erase(context: dg.OpExecutionContext, config: EraseConfig, platform: Platfor
     if not config.receipt:
         raise dg.Failure("An erasure without a receipt cannot be proved: give `receipt`. Nothing was erased.")
     request, receipt = Path(config.request), Path(config.receipt)
-    asked = erasures.Request(**json.loads(request.read_text("utf-8")))
+    asked = erasures.Request.read(request)
     # How many only, since Dagster keeps metadata: `engagement-platform erase` lists them.
     near = len(erasures.near_ids(settings, asked))
     done = erasures.erase(settings, asked, callbacks)

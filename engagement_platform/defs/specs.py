@@ -8,6 +8,7 @@ from functools import cache
 
 import dagster as dg
 
+from engagement_platform.engine.database import StoresUnavailable
 from engagement_platform.engine.model import RULES_VERSION
 from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.engagement import (
@@ -29,15 +30,23 @@ GROUP, SOURCES, MAINTENANCE = "engagement", "sources", "maintenance"
 DATA_TABLE = data_table("liquid")
 
 
+SHOWN_WITHOUT_STORES = timedelta(days=30)
+
+
 @cache
 def ingestion_days() -> dg.DailyPartitionsDefinition:
     """Days on which batches were ingested, not days of engagements: years-old ones that arrive today belong to today.
 
-    From `dagster.first_day`, or from the day of the first batch, on; read once in a process. Raises StoresUnavailable.
+    From `dagster.first_day`, or from the day of the first batch, on; read once in a process.
     """
-    settings = Settings()
-    # Before the first batch yesterday: a run that is launched for today may start after midnight.
-    first = settings.dagster.first_day or first_batch_day(settings) or datetime.now(UTC).date() - timedelta(days=1)
+    settings, today = Settings(), datetime.now(UTC).date()
+    try:
+        # Before the first batch yesterday: a run that is launched for today may start after midnight.
+        first = settings.dagster.first_day or first_batch_day(settings) or today - timedelta(days=1)
+    except StoresUnavailable as error:
+        # People look at the UI to see what is wrong, so it loads also then.
+        first = today - SHOWN_WITHOUT_STORES
+        dg.get_dagster_logger().warning(f"{error} Until this code location is reloaded, days begin at {first}.")
     # end_offset: today counts.
     return dg.DailyPartitionsDefinition(start_date=first.isoformat(), timezone="UTC", end_offset=1)
 

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import BatchReport, Callbacks
 from engagement_platform.erasing.job import Eraser
 from engagement_platform.erasing.places import TablePlace, Tables, declared_places, game_places, places
 from engagement_platform.erasing.subject_lookup import SubjectIds
+from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObjects
 from engagement_platform.lake import log
 from engagement_platform.pii import erasure, receipts
@@ -27,6 +30,7 @@ from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.raw_objects import RawObjects
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
+from engagement_platform.sources.strict_json import Refused, object_parser
 
 NOT_ERASED = ("messages in Kafka", "copies that consumers keep", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""
@@ -34,6 +38,9 @@ NOT_ERASED = ("messages in Kafka", "copies that consumers keep", "backups")
 COVERED, WITHOUT, NOT_COVERED = "covered", "without personal columns", "not covered"
 _WITHOUT_PERSONAL_COLUMNS = frozenset({"layout/history", "layout/restore", "perftest/timer", "pii/audit", "view/daily"})
 """Tables that are declared to say nothing of anybody; pii/audit names subjects by keyed hash, as receipts do."""
+
+_LARGEST_REQUEST = 1 << 20
+"""Bytes of a file."""
 
 _FOLDS: Mapping[str, Callable[[str], str]] = {
     "case": str.casefold,
@@ -50,12 +57,33 @@ class Request:
     keep, where nobody reads them any more.
     """
 
+    # An error that repeats what it refuses would keep an id in the log of the run.
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid", hide_input_in_errors=True)
+
     subject: str
     game: str | None = None
     persons: Sequence[str] = ()
     organizations: Sequence[str] = ()
     profiles: Sequence[str] = ()
     now: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> Request:
+        """The request of a JSON file, which has the fields above. Raises PlatformError, which repeats none of it."""
+        try:
+            return TypeAdapter(cls).validate_python(object_parser(_LARGEST_REQUEST, 2)(path.read_bytes()))
+        except OSError as error:
+            why = str(error.strerror)
+        except Refused:
+            why = "it is no JSON object, or one that names a field twice"
+        except ValidationError as error:
+            known = {each.name for each in fields(cls)}
+            wrong = {str(one["loc"][0]) if one["loc"] and one["loc"][0] in known else "" for one in error.errors()}
+            why = ", ".join(f"{name} is not as it must be" if name else "it has other fields" for name in sorted(wrong))
+        raise PlatformError(
+            f"The request {path} cannot be used: {why}. Nothing was erased. Give subject (a text) and, as wanted, game "
+            "(a text), persons, organizations, profiles (lists of texts) and now (true or false)."
+        )
 
     @property
     def ids(self) -> SubjectIds:

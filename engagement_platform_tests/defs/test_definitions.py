@@ -12,8 +12,9 @@ import dagster as dg
 import pytest
 
 from engagement_platform.definitions import defs
-from engagement_platform.defs.specs import ingestion_days
+from engagement_platform.defs.specs import SHOWN_WITHOUT_STORES, ingestion_days
 from engagement_platform.engine.model import RULES_VERSION, Manifest
+from engagement_platform.local.ports import free_ports
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.test_browser import CHECKS
@@ -78,6 +79,13 @@ def test_day_partitions_begin_with_the_first_batch_or_where_that_is_set(
         at = datetime(2026, 10, day, 23, tzinfo=UTC)
         open_stores(Settings()).checkpoints.begin(Manifest(job, f"{job}@1.t", 0, {}, {}, at))
     assert first() == "2026-10-07"
+
+
+def test_definitions_load_while_the_stores_are_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ENGAGEMENT_PLATFORM_DAGSTER__FIRST_DAY")
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_STORES__URL", f"postgresql+psycopg2://me@127.0.0.1:{free_ports(1)[0]}/none")
+    month_ago = datetime.now(UTC).date() - SHOWN_WITHOUT_STORES
+    assert ingestion_days.__wrapped__().get_first_partition_key() == month_ago.isoformat()
 
 
 def test_of_a_pipeline_that_is_off_nothing_is_in_dagster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,37 @@ from engagement_platform_tests.erasing.test_erasing import REF, WHOM, dying_at
 from engagement_platform_tests.files_with import places_with
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"subject": "4711", "persons": "4711"}',
+        '{"subject": "4711", "subject": "4712"}',
+        '{"subject": "4711", "4711": true}',
+        '{"subject": 4711}',
+        '{"subject": "4711", "now": "yes"}',
+        '{"persons": ["4711"]}',
+        '["4711"]',
+        "4711",
+    ],
+)
+def test_a_request_that_is_not_clear_erases_nobody_and_its_ids_are_nowhere_in_dagster(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path / "home"))
+    request, receipt, kept = tmp_path / "request.json", tmp_path / "receipt.json", tmp_path / "dagster"
+    kept.mkdir()
+    request.write_text(text)
+    config = {"ops": {"erase": {"config": {"request": str(request), "receipt": str(receipt)}}}}
+    with dg.instance_for_test(temp_dir=str(kept)) as instance:
+        job = defs().resolve_job_def("erase_subjects")
+        result = job.execute_in_process(run_config=config, instance=instance, raise_on_error=False)
+        [event] = [event for event in result.all_events if event.is_step_failure]
+        assert "Nothing was erased" in str(event.step_failure_data.error)
+    assert places_with([kept], [b"4711"]) == []
+    assert request.exists()
+    assert not receipt.exists()
+
+
 @pytest.mark.slow
 def test_a_run_erases_writes_the_receipt_and_keeps_no_word_of_whom_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
