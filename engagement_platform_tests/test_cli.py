@@ -147,6 +147,19 @@ def test_a_store_is_not_imported_among_the_tables_of_the_platform(call: Callable
     assert "the first is none of" in done.stderr
 
 
+def test_a_store_is_not_imported_into_a_table_that_is_declared(call: Callable[..., Call], tmp_path: Path) -> None:
+    (tmp_path / "streams" / "click").mkdir(parents=True)
+    declared = "type: engagement_platform.KafkaTable\nattributes:\n  topic: clicks\n  table: shop/click\n"
+    (tmp_path / "streams" / "click" / "defs.yaml").write_text(
+        declared + "  columns: {click_id: string}\n  key: click_id\n"
+    )
+    folder = {"ENGAGEMENT_PLATFORM_DEFS_FOLDER": str(tmp_path / "streams")}
+    refused, other = (call("import", "nothing", f"shop/{name}", "--yes", **folder) for name in ("click", "other"))
+    assert (refused.returncode, "shop/click is declared" in refused.stderr) == (2, True), refused.stderr
+    assert "shop/other is declared" not in other.stderr
+    assert "nothing" in other.stderr
+
+
 def test_a_home_that_others_can_enter_is_refused_unless_that_is_set(call: Callable[..., Call], tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     done = call("status")

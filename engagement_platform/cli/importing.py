@@ -46,6 +46,7 @@ def import_store(
     from engagement_platform.maintenance.importing.files import find
     from engagement_platform.maintenance.importing.job import import_into
     from engagement_platform.maintenance.importing.rows import declared, inferred
+    from engagement_platform.pipelines.declarations.declared import declarations
     from engagement_platform.pipelines.kafka_tables.tables import OURS
     from engagement_platform.settings import Settings
 
@@ -53,7 +54,10 @@ def import_store(
         raise typer.BadParameter(
             f"two words such as old/clicks; the first is none of {', '.join(sorted(OURS))}", param_hint="TABLE"
         )
-    store, settings = find(source, file_format), Settings()
+    settings = Settings()
+    if table in {written.name for written in declarations(settings).written}:
+        raise typer.BadParameter(f"{table} is declared, and its own job writes it", param_hint="TABLE")
+    store = find(source, file_format)
     with spark_session(settings, "import", reads_only=show, source=store.folder) as spark:
         columns = inferred(spark, store) if schema is None else declared(schema, store)
         if show:
