@@ -168,7 +168,9 @@ class Bench:
         began = time.monotonic()
         lines = count()
         seconds = time.monotonic() - began
-        assert lines == bucket.written, f"{way} took {lines:,} of {bucket.written:,} lines"
+        # A queue may deliver a message twice, and boto3 alone does not notice.
+        complete = lines >= bucket.written if way == "client" else lines == bucket.written
+        assert complete, f"{way} took {lines:,} of {bucket.written:,} lines"
         return seconds
 
     def fresh(self, way: str, rate: float, seconds: float) -> list[float]:
