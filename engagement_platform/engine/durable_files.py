@@ -1,4 +1,4 @@
-"""Replaces files so that whoever reads them, or a crash of the machine, finds the old or the new content, whole."""
+"""Replaces files so that readers, also after a crash of the machine, find the old or the new content, whole."""
 
 from __future__ import annotations
 

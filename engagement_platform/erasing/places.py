@@ -199,7 +199,7 @@ def of_feed(settings: Settings, feed: Feed) -> SubjectTables:
 
 
 def _is_there(root: str, table: Table) -> bool:
-    """Also when its log is damaged: whoever looks into it says so."""
+    """Also when its log is damaged, which is reported where its rows are looked for."""
     try:
         return log.version(table.uri(root)) is not None
     except UNREADABLE:
@@ -211,7 +211,7 @@ def _as_it_is(root: str, key: tuple[str, ...]) -> Iterator[Table]:
     try:
         there = log.describe("/".join((root, *key)))
     except UNREADABLE:
-        # Whoever is about to look into it meets the damage.
+        # The look for its rows, which comes next, reports the damage.
         yield Table(key, "", (), Mode.APPEND_ONLY, subject_columns=("player_id",))
         return
     if there is not None and {"player_id", "game_id"}.issubset(there.columns):

@@ -25,12 +25,9 @@ from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.engagements.schema import ROW
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.connected_components import moves as moves_of
-from engagement_platform.pipelines.mutations.view import Pending, by_rule, special_rows, with_move
+from engagement_platform.pipelines.mutations.view import ID, PERSON, Pending, by_rule, special_rows, with_move
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, announced, compiled, kept, tune_for
 from engagement_platform.pipelines.pinned_settings import that_decide
-
-_ID = ["organization_id", "engagement_id"]
-_PERSON = ["organization_id", "source_person_id"]
 
 
 @dataclass(frozen=True)
@@ -161,14 +158,14 @@ def named_rows(data: DataFrame, moves: DataFrame | None, special: DataFrame) -> 
 
     alone: whether it is a special row, which goes through a rule. Cost: one scan of the Data Table.
     """
-    of_id = special.where("engagement_id IS NOT NULL").select(*_ID).distinct().withColumn("by_id", F.lit(True))
-    of_person = special.select(*_PERSON, F.lit(True).alias("by_person"))
+    of_id = special.where("engagement_id IS NOT NULL").select(*ID).distinct().withColumn("by_id", F.lit(True))
+    of_person = special.select(*PERSON, F.lit(True).alias("by_person"))
     if moves is not None:
-        of_person = of_person.unionByName(moves.select(*_PERSON, F.lit(False).alias("by_person")))
+        of_person = of_person.unionByName(moves.select(*PERSON, F.lit(False).alias("by_person")))
     of_person = (
-        of_person.where("source_person_id IS NOT NULL").groupBy(*_PERSON).agg(F.max("by_person").alias("by_person"))
+        of_person.where("source_person_id IS NOT NULL").groupBy(*PERSON).agg(F.max("by_person").alias("by_person"))
     )
-    rows = data.join(F.broadcast(of_id), _ID, "left").join(F.broadcast(of_person), _PERSON, "left")
+    rows = data.join(F.broadcast(of_id), ID, "left").join(F.broadcast(of_person), PERSON, "left")
     rows = rows.where("by_id OR by_person IS NOT NULL")
     with compiled(data.sparkSession):
         return kept(rows.select(*ROW.names, F.expr("coalesce(by_id, by_person)").alias("alone")))

@@ -20,8 +20,8 @@ from engagement_platform.pipelines.frames import no_state, state_part
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.connected_components import moves as moves_of
 
-_ID = ["organization_id", "engagement_id"]
-_PERSON = ["organization_id", "source_person_id"]
+ID = ["organization_id", "engagement_id"]
+PERSON = ["organization_id", "source_person_id"]
 
 
 @dataclass(frozen=True)
@@ -115,23 +115,23 @@ def special_rows(pending: Pending, moves: DataFrame | None, since: int | None = 
     if pending.updates is not None and (pending.has_patches or since is not None):
         parts.append(_named(pending.updates.where(F.col("sequence") >= begin)))
     if moves is not None:
-        parts.append(moves.where("engaged_before IS NULL").select(*_ID, "source_person_id"))
+        parts.append(moves.where("engaged_before IS NULL").select(*ID, "source_person_id"))
     return reduce(DataFrame.unionByName, parts) if parts else None
 
 
 def _named(engagements: DataFrame) -> DataFrame:
-    return engagements.select(*_ID, F.lit(None).cast("string").alias("source_person_id"))
+    return engagements.select(*ID, F.lit(None).cast("string").alias("source_person_id"))
 
 
 def split(data: DataFrame, moves: DataFrame | None, special: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Rows that the moves settle, and special ones."""
-    of_id = F.broadcast(special.where("engagement_id IS NOT NULL").select(*_ID).distinct())
-    plain, held = data.join(of_id, _ID, "left_anti"), data.join(of_id, _ID, "left_semi")
+    of_id = F.broadcast(special.where("engagement_id IS NOT NULL").select(*ID).distinct())
+    plain, held = data.join(of_id, ID, "left_anti"), data.join(of_id, ID, "left_semi")
     if moves is None:
         return plain, held
-    of_person = F.broadcast(special.where("source_person_id IS NOT NULL").select(*_PERSON).distinct())
-    by_person = data.join(of_person, _PERSON, "left_semi").join(of_id, _ID, "left_anti")
-    return plain.join(of_person, _PERSON, "left_anti"), held.unionByName(by_person)
+    of_person = F.broadcast(special.where("source_person_id IS NOT NULL").select(*PERSON).distinct())
+    by_person = data.join(of_person, PERSON, "left_semi").join(of_id, ID, "left_anti")
+    return plain.join(of_person, PERSON, "left_anti"), held.unionByName(by_person)
 
 
 def with_move(data: DataFrame, moves: DataFrame, name: str, otherwise: Column) -> DataFrame:
