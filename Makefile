@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-first-day test-long test-crash conformance lint format docs clean bench-ingest bench-pipe bench-cascade bench-mutation \
+.PHONY: help setup run test test-fast test-first-day test-long test-crash conformance soak lint format docs clean bench-ingest bench-pipe bench-cascade bench-mutation \
   bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness bench-footprint \
   bench-ingest-server bench-chain bench-s3-sqs bench-doctor \
   simulate-days
@@ -36,6 +36,9 @@ test-long: setup lint ## every test, the slow ones included
 
 conformance: setup ## end and stop runs at every commit, plant bugs: every run ends as undisturbed, every bug is caught (hours)
 	@$(BIN)/python -m engagement_platform_tests.conformance $(ARGS)
+
+soak: setup ## run everything for HOURS=2 and see whether anything grows without bound
+	@$(BIN)/python -m engagement_platform_tests.conformance.soak --hours $(or $(HOURS),2) $(ARGS)
 
 lint: setup ## ruff, mypy strict, import-linter; changes nothing
 	@$(BIN)/ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,8 @@ STEADY_S = 60.0
 """A child that lived this long is restarted after the first pause again."""
 START_ATTEMPTS = 3
 LARGEST_LOG_BYTES = 20 * 1024 * 1024
+"""A longer log makes room: what is in it goes to `.log.1`, in place of what was there."""
+LOGS_EVERY_S = 10.0
 
 
 class ChildFailed(PlatformError):
@@ -89,6 +92,7 @@ class Supervisor:
     ) -> None:
         self._log_dir, self._on_event, self._keep_open = log_dir, on_event, keep_open
         self._children: dict[str, Child] = {}
+        self._logs_seen = time.monotonic()
         self._start_reaper()
 
     def _start_reaper(self) -> None:
@@ -125,6 +129,10 @@ class Supervisor:
             os.close(self._pipe)
             self._start_reaper()
         now = time.monotonic()
+        if now - self._logs_seen >= LOGS_EVERY_S:
+            self._logs_seen = now
+            for child in self._children.values():
+                self._make_room(child)
         for child in self._children.values():
             if child.process is None:
                 if now >= child.not_before and all(map(self.is_ready, child.after)):
@@ -177,8 +185,7 @@ class Supervisor:
     def _launch(self, child: Child) -> None:
         log = self._log_of(child)
         log.parent.mkdir(parents=True, exist_ok=True)
-        if log.exists() and log.stat().st_size > LARGEST_LOG_BYTES:
-            log.replace(log.with_suffix(".log.1"))
+        self._make_room(child)
         with log.open("ab") as out:
             child.log_from = out.tell()
             child.process = subprocess.Popen(
@@ -234,6 +241,14 @@ class Supervisor:
         last = self._last_lines(child)
         log = f"Its log is {self._log_of(child)}{', which ends: ' + last if last else ' and is empty'}"
         raise ChildFailed(f"{child.name} {what}. {log}")
+
+    def _make_room(self, child: Child) -> None:
+        """Empty a log that is too long into `.log.1`: its process goes on writing to the same file, at its new end."""
+        log = self._log_of(child)
+        if log.exists() and log.stat().st_size > LARGEST_LOG_BYTES:
+            shutil.copyfile(log, log.with_suffix(".log.1"))
+            os.truncate(log, 0)
+            child.log_from = 0
 
     def _log_of(self, child: Child) -> Path:
         return self._log_dir / f"{child.name}.log"

@@ -235,6 +235,32 @@ def test_nothing_is_left_when_the_parent_dies_after_what_cleans_up_behind_it(tmp
     wait_for(lambda: not any(map(exists, family)), f"processes {family} outlived their parent")
 
 
+def test_a_log_that_grows_large_while_its_process_runs_makes_room(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engagement_platform.local.process.LOGS_EVERY_S", 0.0)
+    log, full = tmp_path / "logs" / "server.log", tmp_path / "logs" / "server.log.1"
+    code = """
+        import pathlib, sys, time
+        print("x" * 21 * 2**20, "first", flush=True)
+        while not pathlib.Path(sys.argv[1]).exists():
+            time.sleep(0.05)
+        time.sleep(1)
+        print("second", flush=True)
+        time.sleep(600)
+    """
+    supervisor.start(python("server", code, full))
+
+    def wrote_again() -> bool:
+        # As `up` does it all the time.
+        supervisor.poll()
+        return "second" in log.read_text()
+
+    wait_for(wrote_again, "the child never wrote again")
+    assert log.read_text().split() == ["second"]
+    assert full.read_text().endswith(" first\n")
+
+
 def test_a_large_log_makes_room_for_a_new_one(supervisor: Supervisor, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "server.log"
     log.parent.mkdir()

@@ -1,0 +1,214 @@
+"""Does anything grow without bound?  python -m engagement_platform_tests.conformance.soak --hours 2
+
+Runs `engagement-platform up` in a home of its own with all pipelines and the sample traffic on. Each minute it looks at
+its processes, their memory and open files, and at what the home holds. Nights come every --night minutes: then the jobs
+that schedules run at night are launched through the UI. What is kept for days is kept for as long as two nights take,
+or for an hour, the least that VACUUM counts in; so whatever is bounded shows it within the run.
+
+Prints what each figure did over time and whether that is bounded; writes soak.csv, a row a minute. Exit status: 1 where
+something grows on, or where not every message is accounted for. --page puts the tables into a page. The ports of `up`
+must be free.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+from rich.table import Table as RichTable
+
+from benchmarks.cells import add_options, console, open_run, right_aligned
+from benchmarks.footprint import GIGABYTE, MEGABYTE, Footprint, data_files, database, descendants
+from benchmarks.pages import add_page_option, markdown, publish
+from engagement_platform.local.orchestrator import ui_address
+from engagement_platform.settings import Settings
+
+NAME, COMMAND = "soak", "make soak HOURS=2 ARGS=--page=docs/reliability.md"
+NIGHT = ("optimize_tables", "vacuum_tables", "remove_old_runs")
+"""Jobs that schedules run at night, in their order."""
+HOUR_S, MINUTE_S = 3600.0, 60.0
+SPARK = """\
+spark.databricks.delta.properties.defaults.deletedFileRetentionDuration interval 1 hours
+spark.databricks.delta.properties.defaults.logRetentionDuration interval 1 hours
+"""
+SETTINGS = {
+    "MUTATION__MAX_LATENESS": "PT1H", "MAINTENANCE__ROLLBACK_WINDOW": "PT1H", "CONSUMERS__KEEP_FOR": "PT1H",
+}  # fmt: skip
+LEVEL, LINEAR = 1.15, 1.5
+LAUNCH = """mutation($job: String!) { launchRun(executionParams: {selector: {repositoryLocationName:
+"engagement_platform", repositoryName: "__repository__", jobName: $job}}) { __typename } }"""
+
+Sample = dict[str, float]
+
+
+def kept(home: Path) -> Sample:
+    """What a home holds: files and sizes by part."""
+    stores = sum(path.stat().st_size for path in home.glob("stores.db*"))
+    return {
+        "data files": data_files(home),
+        "files of table logs": sum(1 for _ in (home / "lake").rglob("_delta_log/*")),
+        "lake, MB": _size(home / "lake") / MEGABYTE,
+        "stores, MB": stores / MEGABYTE,
+        "event log, MB": database(home) / MEGABYTE,
+        "logs, MB": _size(home / "logs") / MEGABYTE,
+        "broker, MB": _size(home / "kafka") / MEGABYTE,
+        "all else in the home, files": sum(1 for _ in _else(home)),
+    }
+
+
+BOUNDED = (
+    "PSS, GB", "processes", "open files", "data files", "files of table logs", "event log, MB", "backlog",
+    "all else in the home, files",
+)  # fmt: skip
+"""Level off: in the last quarter of the run no higher than in the one before, give or take what comes with a night.
+
+The others grow with what arrives, and no faster: rows that are alive, what happened to each batch, messages for the 7
+days for which the broker keeps them, logs up to 40 MB a process.
+"""
+
+
+def _else(home: Path) -> Iterator[Path]:
+    parts = {"lake", "kafka", "logs"}
+    for path in home.rglob("*"):
+        if path.relative_to(home).parts[0] not in parts and path.suffix not in (".db", ".db-wal", ".db-shm"):
+            yield path
+
+
+def _size(folder: Path) -> int:
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size
+    return size
+
+
+def open_files(root: int) -> int:
+    """Descriptors that a process and all below it hold."""
+    found = 0
+    for pid in descendants(root):
+        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            found += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return found
+
+
+def quarters(samples: Sequence[Sample], name: str) -> list[float]:
+    """The highest value of a figure in each quarter of the run."""
+    bounds = [len(samples) * n // 4 for n in range(5)]
+    return [max(one[name] for one in samples[low:high]) for low, high in pairwise(bounds)]
+
+
+def verdict(name: str, found: Sequence[float]) -> str:
+    """What a figure's quarters say; empty: it grows on."""
+    second, third, last = found[1:]
+    if last <= third * LEVEL:
+        return "level"
+    return "as what arrives" if name not in BOUNDED and last - third <= (third - second) * LINEAR else ""
+
+
+def soak(home: Path, rate: float, hours: float, night_minutes: float) -> tuple[list[Sample], int, str]:
+    """Run `up`, look at it each minute: samples, its exit status and the last that it printed.
+
+    home: a folder that is not there yet.
+    """
+    spark = home.with_name("spark")
+    spark.mkdir()
+    (spark / "spark-defaults.conf").write_text(SPARK, encoding="utf-8")
+    short = SETTINGS | {"HOME": str(home), "DAGSTER__RETENTION": f"PT{2 * night_minutes:.0f}M"}
+    settings = {f"ENGAGEMENT_PLATFORM_{key}": value for key, value in short.items()}
+    arguments = ["up", "--for", f"{hours * HOUR_S:.0f}", "--traffic", f"{rate:g}"]
+    log = home.with_name("up.log")
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "engagement_platform.cli", *arguments], stdout=out, stderr=out,
+            env={**os.environ, **settings, "SPARK_CONF_DIR": str(spark)}, start_new_session=True,
+        )  # fmt: skip
+    samples = list[Sample]()
+    began, nights = time.monotonic(), 0
+    try:
+        while process.poll() is None:
+            time.sleep(MINUTE_S)
+            minute = (time.monotonic() - began) / MINUTE_S
+            if not (backlog := re.findall(r"backlog ([\d,]+)", log.read_text())):
+                continue
+            pss, processes = Footprint(process.pid).pss() / GIGABYTE, sum(1 for _ in descendants(process.pid))
+            if process.poll() is None:
+                living = {"PSS, GB": pss, "processes": processes, "open files": open_files(process.pid)}
+                waiting = float(backlog[-1].replace(",", ""))
+                samples.append({"minute": minute, **living, "backlog": waiting, **kept(home)})
+            if minute >= (nights + 1) * night_minutes:
+                nights += 1
+                for job in NIGHT:
+                    launch(job)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(MINUTE_S)
+    return samples, process.returncode, log.read_text()[-2000:]
+
+
+def launch(job: str) -> None:
+    """Launch a job through the UI, as a person does."""
+    query = {"query": LAUNCH, "variables": {"job": job}}
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{ui_address(Settings())}/graphql", json.dumps(query).encode(), headers)
+    with urllib.request.urlopen(request, timeout=MINUTE_S) as answer:
+        if (launched := json.load(answer)["data"]["launchRun"]["__typename"]) != "LaunchRunSuccess":
+            raise SystemExit(f"The UI did not launch {job}: {launched}")
+
+
+def table(found: Mapping[str, Sequence[float]], minutes: float) -> RichTable:
+    """The highest value of each figure in each quarter, and what that says."""
+    shown = right_aligned(
+        f"Soak of {minutes:.0f} minutes, the highest of each quarter", "", "1st", "2nd", "3rd", "4th", ""
+    )
+    for name, values in found.items():
+        shown.add_row(name, *(f"{value:,.4g}" for value in values), verdict(name, values) or "GROWS")
+    return shown
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, run, print; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hours", type=float, default=2, help="from the start on (default 2)")
+    parser.add_argument("--rate", type=float, default=10, help="engagements a second (default 10)")
+    parser.add_argument("--night", type=float, default=15, help="minutes from one night to the next (default 15)")
+    add_options(parser, NAME)
+    add_page_option(parser)
+    options = parser.parse_args(arguments)
+    page = vars(options).pop("page")
+    run = open_run(NAME, options)
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    try:
+        samples, status, said = soak(folder / "home", options.rate, options.hours, options.night)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if len(samples) < 4:
+        raise SystemExit(f"`up` ended with {status} before there was anything to see: {said}")
+    with (run.folder / f"{NAME}.csv").open("w", newline="") as file:
+        rows = csv.DictWriter(file, list(samples[0]), lineterminator="\n")
+        rows.writeheader()
+        rows.writerows(samples)
+    found = {name: quarters(samples, name) for name in samples[0] if name != "minute"}
+    shown = table(found, samples[-1]["minute"])
+    console.print(shown, said, sep="\n")
+    books = "Every message is accounted for." if status == 0 else f"`up` ended with status {status}."
+    publish(NAME, COMMAND, markdown(run, [shown], [books]), run, page)
+    return int(status != 0 or not all(verdict(name, values) for name, values in found.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
