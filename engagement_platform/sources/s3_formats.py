@@ -198,7 +198,10 @@ def _csv(shape: Shape, numbered: Iterator[Line]) -> Read:
     names = [column.name for column in shape.data]
     if shape.options.header and (header := next((line for line in numbered if line.content.strip()), None)) is not None:
         text = header.content.decode(errors="replace").removeprefix("\ufeff")
-        names = next(csv.reader([text], delimiter=shape.options.delimiter))
+        try:
+            names = next(csv.reader([text], delimiter=shape.options.delimiter))
+        except csv.Error:
+            raise Unreadable(f"line {header.number}: the header is no line of CSV") from None
     options = {
         "read_options": pa_csv.ReadOptions(column_names=names),
         "parse_options": pa_csv.ParseOptions(delimiter=shape.options.delimiter),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from benchmarks.pages import filled
+from engagement_platform_tests.conformance.fuzz import fuzz
 from engagement_platform_tests.conformance.matrix import FAULTS, disturb
 from engagement_platform_tests.conformance.planted import bugs, plant
 from engagement_platform_tests.conformance.scenarios import SCENARIOS
@@ -28,11 +29,12 @@ def main() -> int:
     """Run what was asked for; the exit status."""
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
     parser.add_argument("what", nargs="*", help=f"of {', '.join(SECTIONS)}; all without it")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="names of scenarios or of planted bugs; default: all")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="names of scenarios, planted bugs, or what is fuzzed")
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS, help="of the section runs")
     parser.add_argument("--at", default="", metavar="TEXT", help="only crash points that contain this")
     parser.add_argument("--points", type=int, default=0, metavar="N", help="most of each scenario; default: all")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="lakes of N random histories")
+    parser.add_argument("--minutes", type=float, default=60, metavar="N", help="of the section fuzz; default: 60")
     parser.add_argument("--write", action="store_true", help="write each table into docs/reliability.md, too")
     asked = parser.parse_args()
     if unknown := set(asked.what) - set(SECTIONS):
@@ -71,7 +73,15 @@ def _bugs(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
             failures.append(f"{outcome.bug.name} is not caught: {test} ended with {status}: {outcome.output[-2000:]}")
 
 
-SECTIONS: Mapping[str, Section] = {"runs": _runs, "bugs": _bugs}
+def _fuzz(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
+    yield from ("| what | examples | seconds | found |", "|---|---|---|---|")
+    for part in fuzz(asked.minutes, asked.only):
+        found = "; ".join(filter(None, (str(len(part.failures)), part.seen)))
+        yield f"| {part.what} | {part.examples:,} | {part.seconds:,.0f} | {found} |"
+        failures += [f"{part.what}: {each}" for each in part.failures]
+
+
+SECTIONS: Mapping[str, Section] = {"runs": _runs, "bugs": _bugs, "fuzz": _fuzz}
 
 
 if __name__ == "__main__":

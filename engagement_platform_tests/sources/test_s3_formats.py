@@ -148,6 +148,13 @@ def test_csv_with_and_without_a_header() -> None:
     assert (rows, bad.count) == ([{"a": 1, "b": "x", "c": None}], 0)
 
 
+def test_an_object_whose_header_is_no_line_of_csv_is_reported_and_ends_no_task() -> None:
+    of = shape("a int", fileFormat="csv", header="true")
+    for header in (b"a\r,b", b"x" * 200_000):  # what Python's own reader of CSV raises for
+        rows, _, broken = rows_of(header + b"\n1,2\n", of)
+        assert (rows, broken) == ([], "line 1: the header is no line of CSV")
+
+
 def test_text_keeps_every_line_as_it_is() -> None:
     rows, _, _ = rows_of(b"a\r\n\n b", shape("value string, _line long", fileFormat="text"))
     assert [tuple(row.values()) for row in rows] == [("a", 1), ("", 2), (" b", 3)]
