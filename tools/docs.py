@@ -1,4 +1,4 @@
-"""Writes the parts of docs/ that come from the code: settings, command line, reason codes.  python -m tools.docs
+"""Writes the parts of docs/ that come from the code: settings, commands, reason codes, licences.  python -m tools.docs
 
 Only what a person would otherwise copy by hand; the other pages are written, and tested, by people.
 """
@@ -23,6 +23,7 @@ from engagement_platform.pipelines.engagements import rules
 from engagement_platform.pipelines.mutations import ingest
 from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform.sources.messages import Reason
+from tools import licences
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -250,7 +251,9 @@ def with_part(page: str, name: str, part: str) -> str:
 
 def generated() -> dict[Path, str]:
     """Every page that holds something generated, as it should be. Pages that people wrote are read for their rest."""
-    whole: Mapping[str, Callable[[], str]] = {"settings.md": settings_page, "cli.md": cli_page}
+    whole: Mapping[str, Callable[[], str]] = {
+        "settings.md": settings_page, "cli.md": cli_page, "licences.md": licences.page
+    }  # fmt: skip
     pages = {DOCS / name: page() for name, page in whole.items()}
     ingestion = DOCS / "ingestion.md"
     pages[ingestion] = with_part(ingestion.read_text(encoding="utf-8"), "reason codes", reason_table())

@@ -10,11 +10,14 @@ import pytest
 from engagement_platform.sources.messages import Reason
 from engagement_platform_tests.docs.pages import ROOT, name, text
 from tools.docs import COMPARING, duration, generated, settings_page, with_part
+from tools.licences import LicenceNotAllowed, name_of
+
+GENERATED = ["docs/cli.md", "docs/ingestion.md", "docs/licences.md", "docs/settings.md"]
 
 
-@pytest.mark.parametrize("page", ["docs/cli.md", "docs/ingestion.md", "docs/settings.md"])
+@pytest.mark.parametrize("page", GENERATED)
 def test_a_generated_page_is_fresh(page: str) -> None:
-    assert {name(path) for path in generated()} == {"docs/cli.md", "docs/ingestion.md", "docs/settings.md"}
+    assert sorted(map(name, generated())) == GENERATED
     path = ROOT / page
     # read anew: the cached text is from before a test that might write
     assert path.read_text(encoding="utf-8") == generated()[path], f"{page} is stale: run `make docs`"
@@ -44,3 +47,9 @@ def test_durations_are_told_in_the_largest_unit_that_fits() -> None:
 def test_a_page_without_the_marks_of_a_part_is_refused() -> None:
     with pytest.raises(ValueError, match="needs the marks"):
         with_part("# A page", "reason codes", "| |")
+
+
+@pytest.mark.parametrize("written", ["GPL-3.0-only", "MIT AND AGPL-3.0", "Proprietary; MIT License", ""])
+def test_a_package_whose_licence_nobody_has_allowed_is_refused(written: str) -> None:
+    with pytest.raises(LicenceNotAllowed, match="some declares"):
+        name_of("some", written)

@@ -1,0 +1,83 @@
+"""The licences of all that is locked, as the packages declare them: docs/licences.md. Raises where one is not allowed.
+
+Of the packages that are installed; those for other systems only are not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+ALLOWED: Mapping[str, str] = {
+    "MIT": r"MIT( License)?|MIT-0|MIT-CMU|DFSG approved",
+    "Apache 2.0": r"Apache-2\.0|Apache Software License|Apache License.*",
+    "BSD": r"0BSD|BSD-[23]-Clause|BSD( License)?|3-Clause BSD License",
+    "ISC": r"ISC|ISC License \(ISCL\)",
+    "PSF": r"PSF-2\.0|Python Software Foundation License|CNRI-Python",
+    "MPL 2.0": r"MPL-2\.0|Mozilla Public License 2\.0 \(MPL 2\.0\)",
+    "public domain": r"CC0-1\.0|Unlicense|Zlib",
+}
+"""Name -> what packages write for it. MPL binds those who change files of the package, which nobody does here."""
+EXCEPTIONS: Mapping[str, str] = {
+    "psycopg2-binary": "LGPL with exceptions; used unchanged, only with stores in PostgreSQL",
+}
+"""Package -> why another licence is fine."""
+
+
+class LicenceNotAllowed(Exception):
+    """A package came in whose licence nobody has looked at."""
+
+
+def page() -> str:
+    """docs/licences.md. Raises LicenceNotAllowed."""
+    packages = dict(declared((ROOT / "requirements.lock").read_text(encoding="utf-8")))
+    by_licence: dict[str, list[str]] = {}
+    for package, written in packages.items():
+        by_licence.setdefault(name_of(package, written), []).append(package)
+    rows = [f"| {licence} | {', '.join(names)} |" for licence, names in sorted(by_licence.items())]
+    return "\n".join(
+        (
+            "<!-- Made from the lock by `make docs`; edits are lost. -->\n",
+            "# Licences\n",
+            "What the packages in `requirements.lock` declare. A package with another licence fails `make docs` and a",
+            "test until `tools/licences.py` allows it. The platform itself is under the Apache License 2.0.\n",
+            "| licence | packages |",
+            "|---|---|",
+            *rows,
+            "",
+        )
+    )
+
+
+def declared(lock: str) -> Iterator[tuple[str, str]]:
+    """(package, its licences as it writes them) of each installed package of a lock."""
+    for package in re.findall(r"^([a-z0-9][a-z0-9._-]*)==", lock, re.MULTILINE):
+        try:
+            about = metadata(package)
+        except PackageNotFoundError:
+            continue
+        classified = (each.rpartition(" :: ")[2] for each in about.get_all("Classifier") or () if "License ::" in each)
+        plain = about.get("License", "").partition("\n")[0]
+        yield package, about.get("License-Expression") or "; ".join(sorted(set(classified))) or plain
+
+
+def name_of(package: str, written: str) -> str:
+    """What the page says of a package. Raises LicenceNotAllowed.
+
+    >>> name_of("some", "MIT OR Apache-2.0"), name_of("some", "Apache Software License; BSD License")
+    ('MIT, Apache 2.0', 'Apache 2.0, BSD')
+    """
+    if package in EXCEPTIONS:
+        return EXCEPTIONS[package]
+    parts = re.split(r" (?:OR|AND) |; ", written)
+    names = [next((name for name, forms in ALLOWED.items() if re.fullmatch(forms, part)), None) for part in parts]
+    if None in names:
+        raise LicenceNotAllowed(
+            f"{package} declares the licence {written!r}, which is none of {', '.join(ALLOWED)}. Nothing was written. "
+            "Look at it, and allow it in tools/licences.py or do without the package."
+        )
+    return ", ".join(dict.fromkeys(filter(None, names)))
