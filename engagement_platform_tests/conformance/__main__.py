@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from benchmarks.pages import filled
 from engagement_platform_tests.conformance.fuzz import fuzz
+from engagement_platform_tests.conformance.faults import storm, table
 from engagement_platform_tests.conformance.matrix import FAULTS, disturb
 from engagement_platform_tests.conformance.planted import bugs, plant
 from engagement_platform_tests.conformance.scenarios import SCENARIOS
@@ -35,6 +36,9 @@ def main() -> int:
     parser.add_argument("--points", type=int, default=0, metavar="N", help="most of each scenario; default: all")
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="lakes of N random histories")
     parser.add_argument("--minutes", type=float, default=60, metavar="N", help="of the section fuzz; default: 60")
+    parser.add_argument("--messages", type=int, default=100_000, metavar="N", help="of the section faults")
+    parser.add_argument("--objects", type=int, default=2_000, metavar="N", help="of the section faults")
+    parser.add_argument("--storm", type=int, default=210, metavar="N", help="faults of the section faults")
     parser.add_argument("--write", action="store_true", help="write each table into docs/reliability.md, too")
     asked = parser.parse_args()
     if unknown := set(asked.what) - set(SECTIONS):
@@ -81,7 +85,21 @@ def _fuzz(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
         failures += [f"{part.what}: {each}" for each in part.failures]
 
 
-SECTIONS: Mapping[str, Section] = {"runs": _runs, "bugs": _bugs, "fuzz": _fuzz}
+def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
+    ended = storm(asked.messages, asked.objects, asked.storm)
+    yield (
+        f"{ended.messages:,} messages and {ended.objects:,} objects in {ended.seconds / 60:.0f} minutes, with "
+        f"{len(ended.faults)} faults, after which runs failed {ended.failed} times; {sum(ended.requests.values()):,} "
+        f"requests to S3 and SQS failed. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; the reader looked "
+        f"{ended.polls:,} times and saw {len(ended.seen)} torn, doubled or vanished."
+    )
+    yield ""
+    yield from table(ended.faults)
+    failures += [*ended.unnoticed, *(f"the reader saw: {one}" for one in ended.seen)]
+    failures += [*(f"lost: {one}" for one in ended.lost), *(f"doubled: {one}" for one in ended.doubled)]
+
+
+SECTIONS: Mapping[str, Section] = {"runs": _runs, "bugs": _bugs, "fuzz": _fuzz, "faults": _faults}
 
 
 if __name__ == "__main__":

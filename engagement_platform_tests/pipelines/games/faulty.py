@@ -1,4 +1,5 @@
-"""A proxy before moto that fails: requests that are not let through, answers that are lost, whole outages. Counted.
+"""A proxy before moto that fails: requests that are not let through, answers that are lost, broken off or late, whole
+outages. Counted.
 
 It is for S3 and SQS as boto3 speaks to them; what is put wrong into the bucket and the queue is the soak's.
 """
@@ -8,7 +9,8 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection
@@ -19,6 +21,7 @@ from urllib.parse import urlsplit
 Service = Literal["s3", "sqs"]
 
 _DROPPED = frozenset({"connection", "transfer-encoding", "content-length", "keep-alive", "server", "date"})
+LATE_S = 3.0
 _S3_ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>injected</Message></Error>"
 
 
@@ -34,12 +37,15 @@ class _Server(ThreadingHTTPServer):
 class FaultyProxy:
     """Passes requests on to `upstream`, and fails so many of them, at random but for the same seed.
 
-    shares: of requests that fail, by what happens: `refused` (503, not passed on), `lost` (passed on, answered 500).
+    shares: of requests that fail, by what happens: `refused` (503, not passed on), `lost` (passed on, answered 500),
+    `cut` (passed on, the answer breaks off), `slow` (answered after LATE_S).
     """
 
     def __init__(self, upstream: str, seed: int, shares: Mapping[str, float]) -> None:
         self.injected: Counter[str] = Counter()
         """Failures so far, by service and kind, such as `s3 refused`."""
+        self.coming: deque[str] = deque()
+        """What happens to the next requests, before chance decides."""
         self._upstream = urlsplit(upstream)
         self._rng, self._shares = random.Random(seed), dict(shares)
         self._lock = threading.Lock()
@@ -89,6 +95,8 @@ class FaultyProxy:
         if failure == "lost":
             self._fail(asked, service, 500)
             return
+        if failure == "slow":
+            time.sleep(LATE_S)
         asked.send_response_only(status)
         for name, value in headers:
             if name.lower() not in _DROPPED:
@@ -97,12 +105,18 @@ class FaultyProxy:
         asked.send_header("Date", asked.date_time_string())
         asked.send_header("Content-Length", str(len(content)))
         asked.end_headers()
+        if failure == "cut":
+            asked.wfile.write(content[: len(content) // 2])
+            asked.close_connection = True
+            return
         asked.wfile.write(content)
 
     def _failure(self, service: Service) -> str | None:
         with self._lock:
             if self._down == service:
                 failure: str | None = "refused"
+            elif self.coming:
+                failure = self.coming.popleft()
             else:
                 kinds = [*self._shares, None]
                 weights = [*self._shares.values(), 1 - sum(self._shares.values())]

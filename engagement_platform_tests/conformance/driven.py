@@ -1,0 +1,160 @@
+"""Runs jobs in one long-lived process, which gets its faults line by line: python -m … (see `main`).
+
+After a failure it opens Spark and its jobs anew and goes on, as the next run of an orchestrator would.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta, tzinfo
+from functools import partial
+from typing import Any, NoReturn
+
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+from engagement_platform.engine import database
+from engagement_platform.engine.drain import DrainPolicy, drain
+from engagement_platform.engine.job import Callbacks, MicroBatchJob
+from engagement_platform.engine.recovery import recover
+from engagement_platform.engine.table_logs import StoresBehind
+from engagement_platform.lake.session import spark_session
+from engagement_platform.pipelines.jobs import build_job, close_source, open_stores, parts_of
+from engagement_platform.settings import Settings
+
+AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
+LOCK_TIMEOUT_S = 3
+"""How long a transaction waits for the lock of the stores here, instead of half a minute."""
+TRIES, PAUSE_S = 120, 1.0
+
+
+class _Shifted(type):
+    shift = timedelta(0)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _real_datetime)
+
+
+_real_datetime = datetime
+
+
+class ShiftedDatetime(datetime, metaclass=_Shifted):
+    """A clock that jumps; makes plain values, which may be pickled."""
+
+    def __new__(cls, *values: Any, **named: Any) -> Any:
+        return _real_datetime(*values, **named)
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Any:
+        """This machine's time, shifted."""
+        return _real_datetime.now(tz) + _Shifted.shift
+
+
+def let_clock_jump(seconds: float) -> None:
+    """From now on every module of the product sees a time that is so far from this machine's."""
+    _Shifted.shift = timedelta(seconds=seconds)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("engagement_platform.") and vars(module).get("datetime") is _real_datetime:
+            module.datetime = ShiftedDatetime  # type: ignore[attr-defined]
+
+
+class Driven:
+    """The jobs of this process, open or not, and the fault that waits for each."""
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self._open = ExitStack()
+        self._jobs: dict[str, MicroBatchJob[Any]] = {}
+        self._faults: dict[str, Mapping[str, Any]] = {}
+        self._lock = threading.Lock()
+
+    def run(self, names: list[str], faults: Mapping[str, Mapping[str, Any]]) -> None:
+        """Run these jobs, one after the other, until each is idle. Raises the last error after TRIES failures."""
+        self._faults = dict(faults)
+        failures = 0
+        while names:
+            try:
+                for _ in drain(self._job(names[0]), AT_ONCE):
+                    pass
+            except Exception as error:
+                failures += 1
+                tell(failed=names[0], why=f"{type(error).__name__}: {error}"[:600])
+                if failures == TRIES:
+                    raise
+                self._recover(error)
+                time.sleep(PAUSE_S)
+            else:
+                tell(done=names.pop(0))
+
+    def _job(self, name: str) -> MicroBatchJob[Any]:
+        if name not in self._jobs:
+            if not self._jobs:
+                self._spark = self._open.enter_context(spark_session(self.settings, "fault-storm"))
+            callbacks = Callbacks(observe=partial(self._observe, name))
+            job = build_job(name, parts_of(self._spark, self.settings, open_stores(self.settings), callbacks))
+            self._open.callback(close_source, job)
+            self._jobs[name] = job
+        return self._jobs[name]
+
+    def _recover(self, error: Exception) -> None:
+        opened, self._open, self._jobs = self._open, ExitStack(), {}
+        with tolerated("closing"):
+            opened.close()
+        if isinstance(error, StoresBehind):
+            with tolerated("recover"):
+                tell(recovered=[str(each) for each in recover(open_stores(self.settings))])
+
+    def _observe(self, name: str, point: str) -> None:
+        with self._lock:
+            fault = self._faults.get(name)
+            if fault is None or fault["point"] != point:
+                return
+            del self._faults[name]
+        tell(at=name)
+        if fault["does"] == "lose":
+            _lose()
+        elif fault["does"] == "jump":
+            let_clock_jump(fault["seconds"])
+        else:
+            sys.stdin.readline()
+
+
+def _lose() -> NoReturn:
+    raise SparkConnectGrpcException("the answer is lost")
+
+
+@contextmanager
+def tolerated(doing: str) -> Iterator[None]:
+    """Report an error, and go on: the next try meets it again where it matters."""
+    try:
+        yield
+    except Exception as error:
+        tell(failed=doing, why=f"{type(error).__name__}: {error}"[:600])
+
+
+def tell(**what: object) -> None:
+    """One line for whoever drives."""
+    print(json.dumps(what), flush=True)
+
+
+def main() -> None:
+    """Read {"jobs": [name], "faults": {name: {"point", "does": "pause" | "lose" | "jump", "seconds"}}} a line.
+
+    Prints {"at": name} where a fault is due, and for `pause` goes on with the next line; {"failed": name, "why"} for
+    each failure, {"done": name} when a job is idle, {"idle": true} in the end.
+    """
+    database.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
+    driven = Driven()
+    for line in iter(sys.stdin.readline, ""):
+        asked = json.loads(line)
+        let_clock_jump(0)
+        driven.run(asked["jobs"], asked["faults"])
+        tell(idle=True)
+
+
+if __name__ == "__main__":
+    main()

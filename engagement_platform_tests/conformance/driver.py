@@ -1,0 +1,120 @@
+"""Drives the process that runs the jobs of a storm (`driven`), and starts it anew where it was killed."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 400.0
+"""Longer silence is a failure; a client of Spark tries again for a minute and more."""
+
+
+class JobsEnded(AssertionError):
+    """The process of the jobs ended by itself, or says nothing any more."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What was said, when (monotonic), and of which job."""
+
+    what: str
+    name: str
+    when: float
+    why: str = ""
+
+
+class Jobs:
+    """The process, started when it is needed. log: what it writes to standard error."""
+
+    def __init__(self, environment: Mapping[str, str], log: Path) -> None:
+        self._environment, self._log = dict(environment), log
+        self._process: subprocess.Popen[str] | None = None
+        self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._killed = False
+
+    def run(
+        self, names: Sequence[str], faults: Mapping[str, Mapping[str, Any]], at: Callable[[str], None]
+    ) -> list[Event]:
+        """Run jobs until they are idle, one after the other; what happened meanwhile.
+
+        faults: as `driven.main` reads them. at: does what happens to a job that waits at its point; it may kill the
+        process. Raises JobsEnded.
+        """
+        left, due, events = list(names), dict(faults), list[Event]()
+        self._ask(left, due)
+        while True:
+            said = self._next()
+            if said is None:
+                if not self._killed:
+                    raise JobsEnded(f"the process of the jobs ended: {self._log.read_text()[-2000:]}")
+                self._ask(left, due)
+                continue
+            if "idle" in said:
+                return events
+            (what, name), *_ = said.items()
+            events.append(Event(what, str(name), time.monotonic(), str(said.get("why", ""))))
+            if what == "done":
+                left.remove(name)
+            elif what == "at" and due.pop(name)["does"] == "pause":
+                at(name)
+                if not self._killed:
+                    self._send("")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        assert self._process is not None
+        self._killed = True
+        self._process.kill()
+
+    def close(self) -> None:
+        """Let it end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _ask(self, names: Sequence[str], faults: Mapping[str, Mapping[str, Any]]) -> None:
+        if self._process is None or self._killed:
+            self._start()
+        self._send(json.dumps({"jobs": list(names), "faults": dict(faults)}))
+
+    def _start(self) -> None:
+        self._said, self._killed = queue.Queue(), False
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "engagement_platform_tests.conformance.driven"],
+                env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            )  # fmt: skip
+        threading.Thread(target=_pass_on, args=(self._process, self._said), daemon=True).start()
+
+    def _send(self, line: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            # Its output ends, too, and says why.
+            pass
+
+    def _next(self) -> dict[str, Any] | None:
+        try:
+            return self._said.get(timeout=PATIENCE_S)
+        except queue.Empty:
+            raise JobsEnded(f"no word for {PATIENCE_S:.0f} s: {self._log.read_text()[-2000:]}") from None
+
+
+def _pass_on(process: subprocess.Popen[str], said: queue.Queue[dict[str, Any] | None]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):
+            said.put(json.loads(line))
+    process.wait()
+    said.put(None)

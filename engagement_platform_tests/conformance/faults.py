@@ -1,0 +1,344 @@
+"""A storm of faults over messages and objects: rounds of new data, with a fault in the middle of each job's batch.
+
+The services, the jobs and the faults are real: processes are killed, the disk of the lake is full, answers are lost.
+What is there afterwards is compared with an oracle, and a reader looks all the while.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from confluent_kafka import Message, Producer
+from deltalake import DeltaTable
+
+from engagement_platform.local.aws import BUCKET, QUEUE, EmbeddedAws
+from engagement_platform.pipelines.games.event_type import QUARANTINE
+from engagement_platform.pipelines.games.registry import registry
+from engagement_platform_tests.conformance.disturbances import (
+    copy_database,
+    disk_full,
+    kill_jvm,
+    small_disk,
+    store_down,
+    store_locked,
+)
+from engagement_platform_tests.conformance.driver import Jobs
+from engagement_platform_tests.conformance.sent import Messages, Objects
+from engagement_platform_tests.conformance.watched import Watcher
+from engagement_platform_tests.conftest import SPARK_CONF
+from engagement_platform_tests.ingestion.oracle import as_bytes
+from engagement_platform_tests.ingestion.test_whole_path import Machine, started
+from engagement_platform_tests.pipelines.games.faulty import FaultyProxy
+
+PREFIX = "ENGAGEMENT_PLATFORM_"
+INGEST, GAMES = "ingest-engagements", "ingest-game-events"
+TYPES = ("heartbeat", "login", "purchase")
+POINTS = {
+    INGEST: (
+        "manifest:before", "manifest:after", "tables.quarantine:before", "tables.mapping:after",
+        "tables.changeset:after", "tables.data:before", "tables.data:after", "tables:recorded",
+        "notification.append:before", "notification.append:after", "notification:recorded",
+    ),
+    GAMES: (
+        "manifest:before", "manifest:after", "lines:recorded", "tables.login:before", "tables.heartbeat:after",
+        "tables.purchase:after", "tables:recorded", "finalized",
+    ),
+}  # fmt: skip
+
+BROKER, CONNECT, PROCESS = "broker killed", "Connect server killed", "process of the jobs killed"
+LOCKED, DOWN, FULL = "stores locked", "stores down", "disk of the lake and the stores full"
+ANSWER, CLOCK, BEHIND = "answer lost after a commit", "clock jumps", "stores put back one batch"
+PROXIED = {
+    "S3 and SQS answer 503": "refused",
+    "S3 and SQS: answers lost": "lost",
+    "S3 and SQS: answers broken off": "cut",
+    "S3 and SQS answer late": "slow",
+}
+CYCLES = {
+    INGEST: (BROKER, CONNECT, PROCESS, LOCKED, DOWN, FULL, ANSWER, ANSWER, CLOCK, BEHIND),
+    GAMES: (*PROXIED, *PROXIED, PROCESS, LOCKED, DOWN, FULL, ANSWER, ANSWER, CLOCK),
+}
+"""Kinds of faults in each job; each comes as often, in a new order each time."""
+VERBOSE = bool(os.environ.get("TESTS_FAULTS_VERBOSE"))
+"""Print what happens in each round, while something is being looked into."""
+LASTS_S = (2.0, 7.0)
+"""How long stores are locked or down, and the disk is full."""
+JUMPS_S = 6 * 3600
+REQUESTS = 12
+"""Most requests that fail in a row."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One that happened. seconds: until the job that it was in had done all that there was."""
+
+    kind: str
+    job: str
+    point: str
+    seconds: float
+
+
+@dataclass
+class Outcome:
+    """What a storm did, and what is wrong after it."""
+
+    messages: int = 0
+    objects: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    failed: int = 0
+    """Runs that ended with an error meanwhile."""
+    requests: Counter[str] = field(default_factory=Counter)
+    """Requests to S3 and SQS that failed, by service and way."""
+    lost: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    seen: list[str] = field(default_factory=list)
+    """What the reader must not see: torn batches, rows twice or gone, errors."""
+    unnoticed: list[str] = field(default_factory=list)
+    """Faults that a job has to refuse to go on after, and went on."""
+    polls: int = 0
+    seconds: float = 0.0
+
+
+def storm(messages: int, objects: int, faults: int, seed: int = 0) -> Outcome:
+    """At least so many of each. Raises JobsEnded where a job does not get through."""
+    os.environ |= {"SPARK_CONF_DIR": str(SPARK_CONF), "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(TemporaryDirectory(prefix="faults-")))
+        disk = folder / "disk"
+        opened.enter_context(small_disk(disk))
+        settings = {
+            f"{PREFIX}LAKE_URI": str(disk / "lake"),
+            f"{PREFIX}STORES__URL": f"sqlite:///{disk}/stores.db",
+            f"{PREFIX}GAMES__VISIBILITY": "PT5S",
+            f"{PREFIX}LAYOUT__AUTO_COMPACT": "false",
+        }
+        machine = opened.enter_context(started(folder, settings))
+        upstream = f"http://127.0.0.1:{machine.environment[f'{PREFIX}EMBEDDED__AWS_PORT']}"
+        proxy = opened.enter_context(FaultyProxy(upstream, seed, {}))
+        storm = Storm(machine, disk, proxy, seed)
+        opened.callback(storm.jobs.close)
+        return storm.run(messages, objects, faults)
+
+
+class Storm:
+    """A machine, its jobs, and the faults that they get."""
+
+    def __init__(self, machine: Machine, disk: Path, proxy: FaultyProxy, seed: int) -> None:
+        self.machine, self.disk, self.proxy, self.rng = machine, disk, proxy, random.Random(seed)
+        self.stores, self.copies = disk / "stores.db", (machine.folder / "older.db", machine.folder / "old.db")
+        self.messages, self.objects = Messages(self.rng), Objects(TYPES, self.rng)
+        self.outcome = Outcome()
+        environment = dict(machine.environment)
+        self.aws = EmbeddedAws(int(environment[f"{PREFIX}EMBEDDED__AWS_PORT"]))
+        self.lake, self.home = environment[f"{PREFIX}LAKE_URI"], environment[f"{PREFIX}HOME"]
+        self.tables = {name: registry()[name].table.uri(self.lake) for name in TYPES}
+        through = {"AWS_ENDPOINT_URL": proxy.url, f"{PREFIX}GAMES__QUEUE_URL": self._queue(proxy.url)}
+        self.jobs = Jobs(environment | through, machine.folder / "jobs.log")
+        self.watcher = Watcher(self.lake, machine.folder, self.tables)
+        servers = environment[f"{PREFIX}KAFKA__BOOTSTRAP_SERVERS"]
+        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+        self._s3, self._sqs = self.aws.client("s3"), self.aws.client("sqs")
+        self._undone: list[threading.Thread] = []
+        self._cycles: dict[str, list[str]] = {INGEST: [], GAMES: []}
+
+    def run(self, messages: int, objects: int, faults: int) -> Outcome:
+        """Rounds until there were as many of each; then compare."""
+        began, rounds = time.monotonic(), -(-faults // 2)
+        number = 0
+        while self.messages.sent < messages or self.objects.sent < objects or len(self.outcome.faults) < faults:
+            self.round(number, -(-messages // rounds), -(-objects // rounds))
+            if number == 0:
+                self.watcher.start()
+            number += 1
+        self.watcher.stop()
+        self.compare()
+        outcome = self.outcome
+        outcome.messages, outcome.objects, outcome.polls = self.messages.sent, self.objects.sent, self.watcher.polls
+        outcome.seen += self.watcher.seen
+        outcome.requests, outcome.seconds = self.proxy.injected, time.monotonic() - began
+        return outcome
+
+    def round(self, number: int, messages: int, objects: int) -> None:
+        """New data, and a fault in each job, until both have done everything."""
+        kinds = {job: self._next_kind(job) for job in (INGEST, GAMES)}
+        if number < 2 and kinds[INGEST] == BEHIND:
+            # There is no batch to be put back before.
+            kinds[INGEST] = ANSWER
+        older, old = self.copies
+        if old.exists():
+            old.replace(older)
+        copy_database(self.stores, old)
+        self.produce(number, messages)
+        self.put(objects)
+        began, before = time.monotonic(), self.proxy.injected.total()
+        if kinds[INGEST] == BEHIND:
+            copy_database(older, self.stores)
+        if kinds[GAMES] in PROXIED:
+            self.proxy.coming.extend([PROXIED[kinds[GAMES]]] * self.rng.randint(1, REQUESTS))
+        due = {job: fault for job, kind in kinds.items() if (fault := self._fault(job, kind))}
+        points = {job: fault["point"] for job, fault in due.items()}
+        events = self.jobs.run([INGEST, GAMES], due, lambda job: self._happens(kinds[job]))
+        while self._announced():
+            events += self.jobs.run([GAMES], {}, lambda _: None)
+        for thread in self._undone:
+            thread.join()
+        self._undone.clear()
+        self.proxy.coming.clear()
+        hits = {event.name: event.when for event in events if event.what == "at"}
+        if kinds[INGEST] == BEHIND:
+            hits[INGEST] = began
+            if not any(event.why.startswith("StoresBehind") for event in events):
+                self.outcome.unnoticed.append(f"round {number}: no job refuses to go on after the stores went back")
+        if kinds[GAMES] in PROXIED and self.proxy.injected.total() > before:
+            hits[GAMES] = began
+        self.outcome.failed += sum(event.what == "failed" for event in events)
+        for job, hit in hits.items():
+            done = max(event.when for event in events if event.what == "done" and event.name == job)
+            self.outcome.faults.append(Fault(kinds[job], job, points.get(job, ""), done - hit))
+        if VERBOSE:
+            print(f"round {number}: {kinds} {points}, {time.monotonic() - began:.1f} s", file=sys.stderr)
+            for event in events:
+                print(f"  {event.when - began:6.1f} {event.what} {event.name} {event.why[:300]}", file=sys.stderr)
+
+    def _next_kind(self, job: str) -> str:
+        left = self._cycles[job]
+        if not left:
+            left += self.rng.sample(CYCLES[job], len(CYCLES[job]))
+        return left.pop()
+
+    def _fault(self, job: str, kind: str) -> dict[str, Any] | None:
+        """What the process of the jobs is asked for; nothing for faults that are there before."""
+        if kind in PROXIED or kind == BEHIND:
+            return None
+        points = [point for point in POINTS[job] if kind != ANSWER or not point.endswith(":before")]
+        does = {ANSWER: "lose", CLOCK: "jump"}.get(kind, "pause")
+        return {"point": self.rng.choice(points), "does": does, "seconds": self.rng.uniform(-JUMPS_S, JUMPS_S)}
+
+    def _happens(self, kind: str) -> None:
+        """While the job waits at its point."""
+        if kind == BROKER:
+            kill_jvm("kafka.Kafka", f"{self.home}/kafka/server.properties")
+        elif kind == CONNECT:
+            kill_jvm("SparkConnectServer", f"{self.home}/spark/local")
+        elif kind == PROCESS:
+            self.jobs.kill()
+        else:
+            made = {LOCKED: store_locked, DOWN: store_down}.get(kind)
+            self._for_a_while(made(self.stores) if made else disk_full(self.disk))
+
+    def _for_a_while(self, disturbance: AbstractContextManager[None]) -> None:
+        begun, seconds = threading.Event(), self.rng.uniform(*LASTS_S)
+
+        def last() -> None:
+            with disturbance:
+                begun.set()
+                time.sleep(seconds)
+
+        self._undone.append(threading.Thread(target=last, daemon=True))
+        self._undone[-1].start()
+        assert begun.wait(90), "the fault did not begin within 90 s"
+
+    def produce(self, number: int, count: int) -> None:
+        """The next messages, all of which the broker has afterwards."""
+        messages, landed = self.messages.slice(count)
+        self.watcher.landed[number] = landed
+        offsets = list[int]()
+
+        def delivered(error: object, message: Message) -> None:
+            assert error is None, error
+            offsets.append(message.offset() or 0)
+
+        for message in messages:
+            self._producer.produce("engagements", as_bytes(message), on_delivery=delivered)
+            self._producer.poll(0)
+        assert self._producer.flush(120) == 0, "the broker does not take messages"
+        first = self.messages.sent - len(messages)
+        assert offsets == list(range(first, self.messages.sent)), "the oracle knows messages by their offsets"
+
+    def put(self, count: int) -> None:
+        """The next objects."""
+        contents = self.objects.slice(count)
+        for name in TYPES:
+            self.watcher.lines[name] = {_url(key): lines for key, lines in self.objects.of_objects(name).items()}
+        for key, content in contents.items():
+            self._s3.put_object(Bucket=BUCKET, Key=key, Body=content)
+
+    def compare(self) -> None:
+        """Every table with the oracle's."""
+        machine, oracle, outcome = self.machine, self.messages.oracle, self.outcome
+        data = machine.view("engagement/current", "organization_id", "engagement_id", "person_id", "version")
+        names = machine.view("engagement/mapping", "organization_id", "id", "name")
+        notified = machine.rows(
+            "engagement/notification", "batch_id", "change_type", "organization_id", "engagement_id"
+        )
+        found: dict[str, tuple[Iterable[Any], Iterable[Any]]] = {
+            "engagement": (((*key, row["person"], row["version"]) for key, row in oracle.data.items()), data),
+            "name": (((*key, name) for key, (_, name, _) in oracle.names.items()), names),
+            "notification": (((batch, kind, *key) for batch, kind, key, _ in oracle.notifications), notified),
+            "quarantined message": (
+                ((offset,) for offset in oracle.quarantined), machine.rows("engagement/quarantine", "offset")
+            ),
+            "engagement of a consumer": (
+                ((*key, row["version"]) for key, row in oracle.data.items()),
+                ((*key, version) for key, version in self.watcher.mirror.items()),
+            ),
+        }  # fmt: skip
+        for name, uri in self.tables.items():
+            rows = DeltaTable(uri).to_pyarrow_table(columns=["event_id", "source_object", "source_line"]).to_pylist()
+            found[name] = self._of_objects(name), (tuple(row.values()) for row in rows)
+        rows = DeltaTable(QUARANTINE.uri(self.lake)).to_pyarrow_table().to_pylist()
+        refused = (("", row["source_object"], row["source_line"]) for row in rows)
+        found["quarantined line"] = self._of_objects("quarantine"), refused
+        dead = int(self._attribute(f"{QUEUE}-dead-letters", "ApproximateNumberOfMessages"))
+        outcome.lost += [f"{dead} announcements are dead letters"] * bool(dead)
+        for what, (expected, there) in found.items():
+            lost, doubled = differences(expected, there)
+            outcome.lost += [f"{what} {row}" for row in lost]
+            outcome.doubled += [f"{what} {row}" for row in doubled]
+
+    def _of_objects(self, kind: str) -> Iterator[tuple[str, str, int]]:
+        return ((event, _url(key), line) for event, key, line in self.objects.rows.get(kind, ()))
+
+    def _announced(self) -> int:
+        """Objects in the queue, those that somebody has received included."""
+        names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+        return sum(int(self._attribute(QUEUE, name)) for name in names)
+
+    def _attribute(self, queue: str, name: str) -> str:
+        url = self._queue(self.aws.endpoint).removesuffix(QUEUE) + queue
+        return str(self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+
+    def _queue(self, endpoint: str) -> str:
+        return self.aws.queue_url.replace(self.aws.endpoint, endpoint)
+
+
+def differences(expected: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """What is lost, and what is doubled or should not be there, as often as it is."""
+    wanted, there = Counter(expected), Counter(found)
+    return list((wanted - there).elements()), list((there - wanted).elements())
+
+
+def _url(key: str) -> str:
+    return f"s3://{BUCKET}/{key}"
+
+
+def table(faults: Sequence[Fault]) -> Iterator[str]:
+    """Kinds of faults, how often each was, and how long it took to recover, as Markdown."""
+    yield from ("| fault | in the middle of | times | recovered, median s | slowest s |", "|---|---|---|---|---|")
+    by_kind: dict[tuple[str, str], list[float]] = {}
+    for fault in faults:
+        by_kind.setdefault((fault.kind, fault.job), []).append(fault.seconds)
+    for (kind, job), seconds in sorted(by_kind.items()):
+        middle = sorted(seconds)[len(seconds) // 2]
+        yield f"| {kind} | `{job}` | {len(seconds)} | {middle:.0f} | {max(seconds):.0f} |"

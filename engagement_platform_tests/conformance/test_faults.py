@@ -1,0 +1,105 @@
+"""The reader and the books of a storm of faults notice what they are there for. The storm is `make conformance`."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from engagement_platform_tests.conformance.disturbances import copy_database, store_down, store_locked
+from engagement_platform_tests.conformance.driven import ShiftedDatetime
+from engagement_platform_tests.conformance.faults import Fault, differences, table
+from engagement_platform_tests.conformance.sent import LINES, Messages, Objects
+from engagement_platform_tests.conformance.watched import doubled, gone_back, torn, torn_objects
+
+LANDED = {0: {("o", "a"): 1, ("o", "b"): 1}, 1: {("o", "a"): 2, ("o", "c"): 1}}
+
+
+def test_whole_batches_are_not_torn() -> None:
+    assert torn({}, LANDED) == []
+    assert torn({("o", "a"): 1, ("o", "b"): 1}, LANDED) == []
+    assert torn({("o", "a"): 2, ("o", "b"): 1, ("o", "c"): 1}, LANDED) == []
+    assert torn({("o", "a"): 3, ("o", "b"): 1, ("o", "c"): 1}, LANDED) == [], "a later batch has landed, too"
+
+
+def test_a_batch_of_which_a_row_or_a_newer_version_is_missing_is_torn() -> None:
+    assert torn({("o", "a"): 1}, LANDED) == ["batch 0 is torn: 1 of 2 rows"]
+    assert torn({("o", "a"): 2, ("o", "b"): 1}, LANDED) == ["batch 1 is torn: 1 of 2 rows"]
+    assert torn({("o", "a"): 1, ("o", "b"): 1, ("o", "c"): 1}, LANDED) == ["batch 1 is torn: 1 of 2 rows"]
+
+
+def test_a_row_that_is_there_twice_is_seen() -> None:
+    assert doubled(["a", "b"], "row") == []
+    assert doubled(["a", "b", "a"], "row") == ["row a is there 2 times"]
+
+
+def test_a_row_that_goes_back_or_is_gone_is_seen() -> None:
+    before = {("o", "a"): 2, ("o", "b"): 1}
+    assert gone_back(before, {("o", "a"): 2, ("o", "b"): 3, ("o", "c"): 1}) == []
+    assert len(gone_back(before, {("o", "a"): 1, ("o", "b"): 1})) == 1
+    assert len(gone_back(before, {("o", "a"): 2})) == 1
+
+
+def test_an_object_of_which_a_line_is_missing_is_torn() -> None:
+    lines = {"one": 2, "two": 1}
+    assert torn_objects([("one", 1), ("one", 2)], lines) == []
+    assert torn_objects([("one", 2), ("two", 1)], lines) == ["one is torn: 1 of 2 lines"]
+
+
+def test_books_name_what_is_lost_and_what_is_doubled_as_often_as_it_is() -> None:
+    assert differences("aab", "aab") == ([], [])
+    assert differences("aab", "abbb") == (["a"], ["b", "b"])
+
+
+def test_a_slice_lands_versions_in_every_way_and_the_next_one_newer_ones() -> None:
+    messages = Messages(random.Random(1))
+    first, landed = messages.slice(300)
+    second, newer = messages.slice(300)
+    assert (len(first), len(second), messages.sent) == (300, 300, 600)
+    kinds = {kind for _, kind, _, _ in messages.oracle.notifications}
+    assert kinds == {"INSERT", "UPDATE"}
+    assert messages.oracle.quarantined
+    assert any(key in landed and version > landed[key] for key, version in newer.items())
+
+
+def test_every_line_of_an_object_is_expected_once() -> None:
+    objects = Objects(("login", "purchase"), random.Random(1))
+    contents = objects.slice(20)
+    expected = [(key, line) for rows in objects.rows.values() for _, key, line in rows]
+    assert sorted(expected) == [(key, line) for key in sorted(contents) for line in range(1, LINES + 1)]
+    assert len(objects.rows["quarantine"]) == 2
+
+
+def test_a_shifted_clock_makes_plain_values() -> None:
+    assert type(ShiftedDatetime.fromisoformat("2026-11-20T10:00:00+00:00")).__name__ == "datetime"
+    assert isinstance(ShiftedDatetime.fromisoformat("2026-11-20T10:00:00+00:00"), ShiftedDatetime)
+
+
+def test_the_table_has_each_kind_once_with_how_often_it_was() -> None:
+    faults = [Fault("disk full", "job", "a", 1.0), Fault("disk full", "job", "b", 3.0), Fault("clock", "job", "a", 2.0)]
+    assert list(table(faults))[2:] == ["| clock | `job` | 1 | 2 | 2 |", "| disk full | `job` | 2 | 3 | 3 |"]
+
+
+def test_stores_that_were_locked_down_or_put_back_are_whole_afterwards(tmp_path: Path) -> None:
+    stores, copy = tmp_path / "stores.db", tmp_path / "copy.db"
+
+    def execute(statement: str) -> list[tuple[int]]:
+        with closing(sqlite3.connect(stores, timeout=0)) as connection, connection:
+            return connection.execute(statement).fetchall()
+
+    execute("PRAGMA journal_mode=WAL")
+    execute("CREATE TABLE one (n INTEGER)")
+    execute("INSERT INTO one VALUES (1)")
+    copy_database(stores, copy)
+    with store_locked(stores), pytest.raises(sqlite3.OperationalError, match="locked"):
+        execute("INSERT INTO one VALUES (2)")
+    with store_down(stores), pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        execute("INSERT INTO one VALUES (3)")
+    execute("INSERT INTO one VALUES (4)")
+    assert execute("SELECT n FROM one") == [(1,), (4,)]
+    copy_database(copy, stores)
+    assert execute("SELECT n FROM one") == [(1,)]
+    assert {file.name for file in tmp_path.iterdir()} <= {"stores.db", "stores.db-wal", "stores.db-shm", "copy.db"}
