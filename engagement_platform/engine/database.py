@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -220,8 +221,10 @@ def _switch_to_wal(engine: Engine) -> None:
 
 
 def _unavailable(engine: Engine, error: Exception) -> Exception:
-    # A plain DatabaseError is SQLite's for a damaged file; its other kinds are faults of the caller.
-    if type(error) not in (DatabaseError, InterfaceError, OperationalError):
+    # A plain DatabaseError is SQLite's for a damaged file; its other kinds are faults of the caller. The driver's own
+    # come from a connection that is not opened by SQLAlchemy's `connect`.
+    own = (sqlite3.DatabaseError, sqlite3.OperationalError)
+    if type(error) not in (DatabaseError, InterfaceError, OperationalError, *own):
         return error
     return StoresUnavailable(engine.url, first_line(getattr(error, "orig", error)))
 

@@ -393,3 +393,11 @@ def test_a_damaged_file_is_a_database_that_is_not_available_and_a_fault_of_ours_
     for transaction in (reading, writing):
         with pytest.raises(StoresUnavailable, match="not a database"), transaction(engine):
             pass
+
+
+def test_a_damaged_file_or_one_that_cannot_be_opened_is_so_from_the_start_too(tmp_path: Path) -> None:
+    (tmp_path / "damaged.db").write_bytes(b"no database at all" * 1000)
+    (tmp_path / "folder.db").mkdir()
+    for name, why in (("damaged.db", "not a database"), ("folder.db", "unable to open")):
+        with pytest.raises(StoresUnavailable, match=why):
+            open_engine(f"sqlite:///{tmp_path / name}")
