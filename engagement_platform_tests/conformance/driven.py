@@ -1,4 +1,4 @@
-"""Runs jobs in one long-lived process, which gets its faults line by line: python -m … (see `main`).
+"""Runs jobs in one long-lived process, which gets its faults line by line: python -m … TYPES (see `main`).
 
 After a failure it opens Spark and its jobs anew and goes on, as the next run of an orchestrator would.
 """
@@ -9,10 +9,11 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
@@ -23,6 +24,7 @@ from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.engine.recovery import recover
 from engagement_platform.engine.table_logs import StoresBehind
 from engagement_platform.lake.session import spark_session
+from engagement_platform.pipelines.games import registry
 from engagement_platform.pipelines.jobs import build_job, close_source, open_stores, parts_of
 from engagement_platform.settings import Settings
 
@@ -63,18 +65,18 @@ def let_clock_jump(seconds: float) -> None:
 
 
 class Driven:
-    """The jobs of this process, open or not, and the fault that waits for each."""
+    """The jobs of this process, open or not, and the faults that wait for them."""
 
     def __init__(self) -> None:
         self.settings = Settings()
         self._open = ExitStack()
         self._jobs: dict[str, MicroBatchJob[Any]] = {}
-        self._faults: dict[str, Mapping[str, Any]] = {}
+        self._faults: list[Mapping[str, Any]] = []
         self._lock = threading.Lock()
 
-    def run(self, names: list[str], faults: Mapping[str, Mapping[str, Any]]) -> None:
+    def run(self, names: list[str], faults: Sequence[Mapping[str, Any]]) -> None:
         """Run these jobs, one after the other, until each is idle. Raises the last error after TRIES failures."""
-        self._faults = dict(faults)
+        self._faults = list(faults)
         failures = 0
         while names:
             try:
@@ -110,11 +112,12 @@ class Driven:
 
     def _observe(self, name: str, point: str) -> None:
         with self._lock:
-            fault = self._faults.get(name)
-            if fault is None or fault["point"] != point:
+            due = [one for one in self._faults if (one["job"], one["point"]) == (name, point)]
+            if not due:
                 return
-            del self._faults[name]
-        tell(at=name)
+            fault = due[0]
+            self._faults.remove(fault)
+        tell(at=name, why=fault["kind"])
         if fault["does"] == "lose":
             _lose()
         elif fault["does"] == "jump":
@@ -141,13 +144,15 @@ def tell(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
-def main() -> None:
-    """Read {"jobs": [name], "faults": {name: {"point", "does": "pause" | "lose" | "jump", "seconds"}}} a line.
+def main(types: str) -> None:
+    """Read {"jobs": [name], "faults": [{"kind", "job", "point", "does": "pause" | "lose" | "jump", "seconds"}]} a line.
 
-    Prints {"at": name} where a fault is due, and for `pause` goes on with the next line; {"failed": name, "why"} for
-    each failure, {"done": name} when a job is idle, {"idle": true} in the end.
+    Prints {"at": job, "why": kind} where a fault is due, and for `pause` goes on with the next line; {"failed": name,
+    "why"} for each failure, {"done": job} when a job is idle, {"idle": true} in the end. types: folder of the types of
+    events there are: with all that ship most of the time would go by looking at tables without a row.
     """
     database.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
+    registry.SHIPPED = Path(types)
     driven = Driven()
     for line in iter(sys.stdin.readline, ""):
         asked = json.loads(line)
@@ -157,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

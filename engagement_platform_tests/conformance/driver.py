@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+VERBOSE = bool(os.environ.get("TESTS_FAULTS_VERBOSE"))
+"""Print what happens, while something is being looked into."""
 PATIENCE_S = 400.0
 """Longer silence is a failure; a client of Spark tries again for a minute and more."""
 
@@ -23,7 +26,7 @@ class JobsEnded(AssertionError):
 
 @dataclass(frozen=True)
 class Event:
-    """What was said, when (monotonic), and of which job."""
+    """What was said, when (monotonic), and of which job. why: the kind of a fault that is due, the text of an error."""
 
     what: str
     name: str
@@ -32,23 +35,23 @@ class Event:
 
 
 class Jobs:
-    """The process, started when it is needed. log: what it writes to standard error."""
+    """The process, started when it is needed. types: as `driven.main` takes it. log: what it writes to stderr."""
 
-    def __init__(self, environment: Mapping[str, str], log: Path) -> None:
-        self._environment, self._log = dict(environment), log
+    def __init__(self, environment: Mapping[str, str], types: Path, log: Path) -> None:
+        self._environment, self._types, self._log = dict(environment), types, log
         self._process: subprocess.Popen[str] | None = None
         self._said: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._killed = False
 
     def run(
-        self, names: Sequence[str], faults: Mapping[str, Mapping[str, Any]], at: Callable[[str], None]
+        self, names: Sequence[str], faults: Sequence[Mapping[str, Any]], happens: Callable[[str], None]
     ) -> list[Event]:
         """Run jobs until they are idle, one after the other; what happened meanwhile.
 
-        faults: as `driven.main` reads them. at: does what happens to a job that waits at its point; it may kill the
-        process. Raises JobsEnded.
+        faults: as `driven.main` reads them. happens: does what a kind of fault is while its job waits at the point; it
+        may kill the process. Raises JobsEnded.
         """
-        left, due, events = list(names), dict(faults), list[Event]()
+        left, due, events = list(names), list(faults), list[Event]()
         self._ask(left, due)
         while True:
             said = self._next()
@@ -61,12 +64,17 @@ class Jobs:
                 return events
             (what, name), *_ = said.items()
             events.append(Event(what, str(name), time.monotonic(), str(said.get("why", ""))))
+            if VERBOSE:
+                print(f"{events[-1].when:.1f} {what} {name} {events[-1].why[:300]}", file=sys.stderr)
             if what == "done":
                 left.remove(name)
-            elif what == "at" and due.pop(name)["does"] == "pause":
-                at(name)
-                if not self._killed:
-                    self._send("")
+            elif what == "at":
+                (fault,) = [one for one in due if (one["job"], one["kind"]) == (name, said["why"])]
+                due.remove(fault)
+                if fault["does"] == "pause":
+                    happens(fault["kind"])
+                    if not self._killed:
+                        self._send("")
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -80,16 +88,16 @@ class Jobs:
             self._process.kill()
             self._process.wait()
 
-    def _ask(self, names: Sequence[str], faults: Mapping[str, Mapping[str, Any]]) -> None:
+    def _ask(self, names: Sequence[str], faults: Sequence[Mapping[str, Any]]) -> None:
         if self._process is None or self._killed:
             self._start()
-        self._send(json.dumps({"jobs": list(names), "faults": dict(faults)}))
+        self._send(json.dumps({"jobs": list(names), "faults": list(faults)}))
 
     def _start(self) -> None:
         self._said, self._killed = queue.Queue(), False
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "engagement_platform_tests.conformance.driven"],
+                [sys.executable, "-m", "engagement_platform_tests.conformance.driven", str(self._types)],
                 env=self._environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
             )  # fmt: skip
         threading.Thread(target=_pass_on, args=(self._process, self._said), daemon=True).start()

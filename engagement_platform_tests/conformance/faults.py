@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import random
-import sys
+import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 
 from engagement_platform.local.aws import BUCKET, QUEUE, EmbeddedAws
 from engagement_platform.pipelines.games.event_type import QUARANTINE
-from engagement_platform.pipelines.games.registry import registry
+from engagement_platform.pipelines.games.registry import SHIPPED, registry
 from engagement_platform_tests.conformance.disturbances import (
     copy_database,
     disk_full,
@@ -33,7 +33,7 @@ from engagement_platform_tests.conformance.disturbances import (
     store_down,
     store_locked,
 )
-from engagement_platform_tests.conformance.driver import Jobs
+from engagement_platform_tests.conformance.driver import Event, Jobs
 from engagement_platform_tests.conformance.sent import Messages, Objects
 from engagement_platform_tests.conformance.watched import Watcher
 from engagement_platform_tests.conftest import SPARK_CONF
@@ -70,11 +70,12 @@ CYCLES = {
     GAMES: (*PROXIED, *PROXIED, PROCESS, LOCKED, DOWN, FULL, ANSWER, ANSWER, CLOCK),
 }
 """Kinds of faults in each job; each comes as often, in a new order each time."""
-VERBOSE = bool(os.environ.get("TESTS_FAULTS_VERBOSE"))
-"""Print what happens in each round, while something is being looked into."""
 LASTS_S = (2.0, 7.0)
 """How long stores are locked or down, and the disk is full."""
 JUMPS_S = 6 * 3600
+IN_A_BATCH = 4
+READING = ("manifest:before", "manifest:after", "finalized")
+"""Points after which objects are read, or announcements received and deleted."""
 REQUESTS = 12
 """Most requests that fail in a row."""
 
@@ -85,7 +86,6 @@ class Fault:
 
     kind: str
     job: str
-    point: str
     seconds: float
 
 
@@ -110,8 +110,8 @@ class Outcome:
     seconds: float = 0.0
 
 
-def storm(messages: int, objects: int, faults: int, seed: int = 0) -> Outcome:
-    """At least so many of each. Raises JobsEnded where a job does not get through."""
+def storm(messages: int, objects: int, faults: int, *, minutes: float, seed: int = 0) -> Outcome:
+    """At least so many of each, or what fits into so many minutes. Raises JobsEnded where a job gets stuck."""
     os.environ |= {"SPARK_CONF_DIR": str(SPARK_CONF), "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
     with ExitStack() as opened:
         folder = Path(opened.enter_context(TemporaryDirectory(prefix="faults-")))
@@ -121,6 +121,8 @@ def storm(messages: int, objects: int, faults: int, seed: int = 0) -> Outcome:
             f"{PREFIX}LAKE_URI": str(disk / "lake"),
             f"{PREFIX}STORES__URL": f"sqlite:///{disk}/stores.db",
             f"{PREFIX}GAMES__VISIBILITY": "PT5S",
+            # Where stores were down, nobody could give a lease back.
+            f"{PREFIX}STORES__LEASE_TTL": "PT10S",
             f"{PREFIX}LAYOUT__AUTO_COMPACT": "false",
         }
         machine = opened.enter_context(started(folder, settings))
@@ -128,7 +130,7 @@ def storm(messages: int, objects: int, faults: int, seed: int = 0) -> Outcome:
         proxy = opened.enter_context(FaultyProxy(upstream, seed, {}))
         storm = Storm(machine, disk, proxy, seed)
         opened.callback(storm.jobs.close)
-        return storm.run(messages, objects, faults)
+        return storm.run(messages, objects, faults, minutes)
 
 
 class Storm:
@@ -144,23 +146,29 @@ class Storm:
         self.lake, self.home = environment[f"{PREFIX}LAKE_URI"], environment[f"{PREFIX}HOME"]
         self.tables = {name: registry()[name].table.uri(self.lake) for name in TYPES}
         through = {"AWS_ENDPOINT_URL": proxy.url, f"{PREFIX}GAMES__QUEUE_URL": self._queue(proxy.url)}
-        self.jobs = Jobs(environment | through, machine.folder / "jobs.log")
+        types = machine.folder / "types"
+        types.mkdir()
+        for name in TYPES:
+            shutil.copy(SHIPPED / f"{name}.toml", types)
+        self.jobs = Jobs(environment | through, types, machine.folder / "jobs.log")
         self.watcher = Watcher(self.lake, machine.folder, self.tables)
         servers = environment[f"{PREFIX}KAFKA__BOOTSTRAP_SERVERS"]
-        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 0})
         self._s3, self._sqs = self.aws.client("s3"), self.aws.client("sqs")
         self._undone: list[threading.Thread] = []
         self._cycles: dict[str, list[str]] = {INGEST: [], GAMES: []}
 
-    def run(self, messages: int, objects: int, faults: int) -> Outcome:
-        """Rounds until there were as many of each; then compare."""
-        began, rounds = time.monotonic(), -(-faults // 2)
+    def run(self, messages: int, objects: int, faults: int, minutes: float) -> Outcome:
+        """Rounds until there were as many of each, or the time is over; then compare."""
+        began, rounds = time.monotonic(), -(-faults // (2 * IN_A_BATCH))
         number = 0
         while self.messages.sent < messages or self.objects.sent < objects or len(self.outcome.faults) < faults:
             self.round(number, -(-messages // rounds), -(-objects // rounds))
             if number == 0:
                 self.watcher.start()
             number += 1
+            if time.monotonic() - began > minutes * 60:
+                break
         self.watcher.stop()
         self.compare()
         outcome = self.outcome
@@ -170,74 +178,77 @@ class Storm:
         return outcome
 
     def round(self, number: int, messages: int, objects: int) -> None:
-        """New data, and a fault in each job, until both have done everything."""
-        kinds = {job: self._next_kind(job) for job in (INGEST, GAMES)}
-        if number < 2 and kinds[INGEST] == BEHIND:
-            # There is no batch to be put back before.
-            kinds[INGEST] = ANSWER
+        """New data, and faults in the batch that each job makes of it, until both have done everything."""
+        kinds = {job: self._next_kinds(job) for job in (INGEST, GAMES)}
         older, old = self.copies
         if old.exists():
             old.replace(older)
         copy_database(self.stores, old)
         self.produce(number, messages)
         self.put(objects)
-        began, before = time.monotonic(), self.proxy.injected.total()
-        if kinds[INGEST] == BEHIND:
+        began, before = time.monotonic(), self.proxy.injected.copy()
+        goes_back = BEHIND in kinds[INGEST] and number > 1
+        if goes_back:
             copy_database(older, self.stores)
-        if kinds[GAMES] in PROXIED:
-            self.proxy.coming.extend([PROXIED[kinds[GAMES]]] * self.rng.randint(1, REQUESTS))
-        due = {job: fault for job, kind in kinds.items() if (fault := self._fault(job, kind))}
-        points = {job: fault["point"] for job, fault in due.items()}
-        events = self.jobs.run([INGEST, GAMES], due, lambda job: self._happens(kinds[job]))
+        due = [fault for job in kinds for fault in self._faults(job, kinds[job])]
+        events = self.jobs.run([INGEST, GAMES], due, self._happens)
         while self._announced():
-            events += self.jobs.run([GAMES], {}, lambda _: None)
+            events += self.jobs.run([GAMES], [], lambda _: None)
         for thread in self._undone:
             thread.join()
         self._undone.clear()
         self.proxy.coming.clear()
-        hits = {event.name: event.when for event in events if event.what == "at"}
-        if kinds[INGEST] == BEHIND:
-            hits[INGEST] = began
-            if not any(event.why.startswith("StoresBehind") for event in events):
-                self.outcome.unnoticed.append(f"round {number}: no job refuses to go on after the stores went back")
-        if kinds[GAMES] in PROXIED and self.proxy.injected.total() > before:
-            hits[GAMES] = began
+        if goes_back and not any(event.why.startswith("StoresBehind") for event in events):
+            self.outcome.unnoticed.append(f"round {number}: no job refuses to go on after the stores went back")
+        failing = {way for way in PROXIED.values() if _requests(self.proxy.injected - before, way)}
+        happened = [event for event in events if event.what == "at" and PROXIED.get(event.why, "") in {"", *failing}]
+        if goes_back:
+            happened.append(Event("at", INGEST, began, BEHIND))
+        for one in happened:
+            done = max(event.when for event in events if event.what == "done" and event.name == one.name)
+            self.outcome.faults.append(Fault(one.why, one.name, done - one.when))
         self.outcome.failed += sum(event.what == "failed" for event in events)
-        for job, hit in hits.items():
-            done = max(event.when for event in events if event.what == "done" and event.name == job)
-            self.outcome.faults.append(Fault(kinds[job], job, points.get(job, ""), done - hit))
-        if VERBOSE:
-            print(f"round {number}: {kinds} {points}, {time.monotonic() - began:.1f} s", file=sys.stderr)
-            for event in events:
-                print(f"  {event.when - began:6.1f} {event.what} {event.name} {event.why[:300]}", file=sys.stderr)
 
-    def _next_kind(self, job: str) -> str:
-        left = self._cycles[job]
-        if not left:
-            left += self.rng.sample(CYCLES[job], len(CYCLES[job]))
-        return left.pop()
+    def _next_kinds(self, job: str) -> list[str]:
+        """Kinds of faults, each once."""
+        left, kinds = self._cycles[job], list[str]()
+        while len(kinds) < IN_A_BATCH:
+            if not left:
+                left += self.rng.sample(CYCLES[job], len(CYCLES[job]))
+            if (kind := left.pop()) not in kinds:
+                kinds.append(kind)
+        return kinds
 
-    def _fault(self, job: str, kind: str) -> dict[str, Any] | None:
-        """What the process of the jobs is asked for; nothing for faults that are there before."""
-        if kind in PROXIED or kind == BEHIND:
-            return None
-        points = [point for point in POINTS[job] if kind != ANSWER or not point.endswith(":before")]
-        does = {ANSWER: "lose", CLOCK: "jump"}.get(kind, "pause")
-        return {"point": self.rng.choice(points), "does": does, "seconds": self.rng.uniform(-JUMPS_S, JUMPS_S)}
+    def _faults(self, job: str, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """What the process of the jobs is asked for, each at another point; nothing for what is there before."""
+        free = list(POINTS[job])
+        for kind in sorted(kinds, key=lambda one: one not in PROXIED):
+            if kind == BEHIND:
+                continue
+            points = [point for point in free if _is_for(kind, point)]
+            free.remove(point := self.rng.choice(points))
+            does = {ANSWER: "lose", CLOCK: "jump"}.get(kind, "pause")
+            seconds = self.rng.uniform(-JUMPS_S, JUMPS_S)
+            yield {"kind": kind, "job": job, "point": point, "does": does, "seconds": seconds}
 
     def _happens(self, kind: str) -> None:
-        """While the job waits at its point."""
+        """While a job waits at its point."""
         if kind == BROKER:
             kill_jvm("kafka.Kafka", f"{self.home}/kafka/server.properties")
         elif kind == CONNECT:
             kill_jvm("SparkConnectServer", f"{self.home}/spark/local")
         elif kind == PROCESS:
             self.jobs.kill()
+        elif kind in PROXIED:
+            self.proxy.coming.extend([PROXIED[kind]] * self.rng.randint(1, REQUESTS))
         else:
             made = {LOCKED: store_locked, DOWN: store_down}.get(kind)
             self._for_a_while(made(self.stores) if made else disk_full(self.disk))
 
     def _for_a_while(self, disturbance: AbstractContextManager[None]) -> None:
+        # One after the other: of stores that are down nobody can lock anything.
+        for thread in self._undone:
+            thread.join()
         begun, seconds = threading.Event(), self.rng.uniform(*LASTS_S)
 
         def last() -> None:
@@ -327,6 +338,15 @@ def differences(expected: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any
     """What is lost, and what is doubled or should not be there, as often as it is."""
     wanted, there = Counter(expected), Counter(found)
     return list((wanted - there).elements()), list((there - wanted).elements())
+
+
+def _is_for(kind: str, point: str) -> bool:
+    """Whether a kind of fault means something at a point."""
+    return point in READING if kind in PROXIED else kind != ANSWER or not point.endswith(":before")
+
+
+def _requests(injected: Mapping[str, int], way: str) -> int:
+    return sum(count for name, count in injected.items() if name.endswith(way))
 
 
 def _url(key: str) -> str:

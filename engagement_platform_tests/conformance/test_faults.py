@@ -79,7 +79,7 @@ def test_a_shifted_clock_makes_plain_values() -> None:
 
 
 def test_the_table_has_each_kind_once_with_how_often_it_was() -> None:
-    faults = [Fault("disk full", "job", "a", 1.0), Fault("disk full", "job", "b", 3.0), Fault("clock", "job", "a", 2.0)]
+    faults = [Fault("disk full", "job", 1.0), Fault("disk full", "job", 3.0), Fault("clock", "job", 2.0)]
     assert list(table(faults))[2:] == ["| clock | `job` | 1 | 2 | 2 |", "| disk full | `job` | 2 | 3 | 3 |"]
 
 

@@ -97,8 +97,8 @@ class Watcher:
         while not self._ends.is_set():
             began = time.monotonic()
             self.poll()
-            # As long again, for it shares the machine with what it watches.
-            self._ends.wait(max(1.0, time.monotonic() - began))
+            # It shares the machine with what it watches.
+            self._ends.wait(max(2.0, 3 * (time.monotonic() - began)))
 
     def poll(self) -> None:
         """Look once at everything. An error of a reader is among what must never be seen."""
