@@ -225,7 +225,7 @@ class Storm:
         for kind in sorted(kinds, key=lambda one: one not in PROXIED):
             if kind == BEHIND:
                 continue
-            points = [point for point in free if _is_for(kind, point)]
+            points = [point for point in free if _is_for(kind, point)] or free
             free.remove(point := self.rng.choice(points))
             does = {ANSWER: "lose", CLOCK: "jump"}.get(kind, "pause")
             seconds = self.rng.uniform(-JUMPS_S, JUMPS_S)
