@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=100_000, metavar="N", help="of the section faults")
     parser.add_argument("--objects", type=int, default=2_000, metavar="N", help="of the section faults")
     parser.add_argument("--storm", type=int, default=210, metavar="N", help="faults of the section faults")
-    parser.add_argument("--minutes", type=float, default=240, metavar="N", help="after which the section faults ends")
+    parser.add_argument("--within", type=float, default=240, metavar="MINUTES", help="end the section faults earlier")
     parser.add_argument("--write", action="store_true", help="write each table into docs/reliability.md, too")
     asked = parser.parse_args()
     if unknown := set(asked.what) - set(SECTIONS):
@@ -87,12 +87,12 @@ def _fuzz(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
 
 
 def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
-    ended = storm(asked.messages, asked.objects, asked.storm, minutes=asked.minutes)
+    ended = storm(asked.messages, asked.objects, asked.storm, minutes=asked.within)
     yield (
         f"{ended.messages:,} messages and {ended.objects:,} objects in {ended.seconds / 60:.0f} minutes, with "
-        f"{len(ended.faults)} faults, after which runs failed {ended.failed} times; {sum(ended.requests.values()):,} "
-        f"requests to S3 and SQS failed. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; the reader looked "
-        f"{ended.polls:,} times and saw {len(ended.seen)} torn, doubled or vanished."
+        f"{len(ended.faults)} faults; jobs failed {ended.failed} times, and {sum(ended.requests.values()):,} requests to "
+        f"S3 and SQS. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; seen by the reader, which looked "
+        f"{ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: {len(ended.unnoticed)}."
     )
     yield ""
     yield from table(ended.faults)
