@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from benchmarks.pages import filled
-from engagement_platform_tests.conformance.fuzz import fuzz
 from engagement_platform_tests.conformance.faults import storm, table
+from engagement_platform_tests.conformance.fuzz import fuzz
 from engagement_platform_tests.conformance.matrix import FAULTS, disturb
 from engagement_platform_tests.conformance.planted import bugs, plant
 from engagement_platform_tests.conformance.scenarios import SCENARIOS
@@ -90,8 +90,8 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     ended = storm(asked.messages, asked.objects, asked.storm, minutes=asked.within)
     yield (
         f"{ended.messages:,} messages and {ended.objects:,} objects in {ended.seconds / 60:.0f} minutes, with "
-        f"{len(ended.faults)} faults; jobs failed {ended.failed} times, and {sum(ended.requests.values()):,} requests to "
-        f"S3 and SQS. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; seen by the reader, which looked "
+        f"{len(ended.faults)} faults; jobs failed {ended.failed} times, and {sum(ended.requests.values()):,} requests "
+        f"to S3 and SQS. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; seen by the reader, which looked "
         f"{ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: {len(ended.unnoticed)}."
     )
     yield ""
