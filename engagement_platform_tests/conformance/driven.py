@@ -32,6 +32,7 @@ AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 LOCK_TIMEOUT_S = 3
 """How long a transaction waits for the lock of the stores here, instead of half a minute."""
 TRIES, PAUSE_S = 120, 1.0
+_TELLING = threading.Lock()
 
 
 class _Shifted(type):
@@ -140,8 +141,9 @@ def tolerated(doing: str) -> Iterator[None]:
 
 
 def tell(**what: object) -> None:
-    """One line for whoever drives."""
-    print(json.dumps(what), flush=True)
+    """One line for whoever drives; several threads of a job may come to their points at once."""
+    with _TELLING:
+        print(json.dumps(what), flush=True)
 
 
 def main(types: str) -> None:
