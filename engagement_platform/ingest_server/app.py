@@ -78,6 +78,8 @@ class Parts:
     keys: KeyCache
     delivery: Delivery
     figures: Figures = field(init=False)
+    stopping: bool = False
+    """Whether the server was asked to stop."""
     _allowances: dict[tuple[str, str], Allowance] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -93,7 +95,8 @@ class Parts:
 
     def troubles(self) -> list[str]:
         """Why the server should get no requests now; none when it is ready."""
-        found = [self.spool.broken] if self.spool.broken else []
+        found = ["the server is stopping"] if self.stopping else []
+        found += [self.spool.broken] if self.spool.broken else []
         if self.is_full():
             found.append(f"{self.spool.size_bytes} bytes wait for the sink")
         if self.delivery.failed is not None:

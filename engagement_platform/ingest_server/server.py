@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
-from threading import Event, Thread
+from threading import Event, Thread, Timer
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -87,12 +88,31 @@ def _run(
     upkeep.start()
     Thread(target=watched.run, args=([health],), name="health", daemon=True).start()
     say(f"Listening on http://{host}:{port}; description on /docs; health on port {health.getsockname()[1]}")
-    uvicorn.Server(config).run(sockets=[listening])
+    _Leaving(config, parts).run(sockets=[listening])
     stopping.set()
     parts.spool.finish()
     parts.delivery.stop(stop_s)
     left = len(parts.spool.sealed())
     say("Stopped; everything is delivered" if not left else f"Stopped; {left} segments wait for the next start")
+
+
+class _Leaving(uvicorn.Server):
+    """A server that says for a while that it is not ready before it refuses connections."""
+
+    def __init__(self, config: uvicorn.Config, parts: Parts) -> None:
+        super().__init__(config)
+        self._parts = parts
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop: after `stop_after` the first time, at once the second time."""
+        wait_s = 0.0 if self._parts.stopping else self._parts.settings.ingest_server.stop_after.total_seconds()
+        self._parts.stopping = True
+        if not wait_s:
+            super().handle_exit(sig, frame)
+            return
+        later = Timer(wait_s, super().handle_exit, (sig, None))
+        later.daemon = True
+        later.start()
 
 
 def _look_after(parts: Parts, vault: Vault, stopping: Event) -> None:

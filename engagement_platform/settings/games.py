@@ -146,6 +146,9 @@ class IngestServerSettings(Section):
     comes beyond is refused and answered for, but not kept."""
     retry_after: timedelta = timedelta(seconds=5)
     """Pause before a sink that failed is tried again; doubled up to 60 s."""
+    stop_after: timedelta = Field(timedelta(0), ge=timedelta(0))
+    """When it is asked to stop, /readyz says 503 at once, and connections are refused only so long after: what sends
+    requests here has seen it by then. Three of its looks, such as PT15S; a second signal ends the wait."""
     stop_within: timedelta = timedelta(seconds=10)
     """When it is asked to stop, the server delivers what is in the spool for at most so long; the rest is delivered by
     its next start."""

@@ -369,3 +369,24 @@ def test_a_slow_request_does_not_hold_up_others(running: Running) -> None:
         began = time.monotonic()
         assert running.server.post(running.key, [event("s-1")]).status == 200
         assert time.monotonic() - began < 20
+
+
+def test_a_server_that_stops_says_so_before_it_refuses_connections(tmp_path: Path) -> None:
+    key = key_for(tmp_path, "puzzle")
+    with server(tmp_path, INGEST_SERVER__STOP_AFTER="PT1H") as running:
+        assert running.call("GET", "/readyz").status == 200
+        running.process.terminate()
+        wait_until(lambda: running.call("GET", "/readyz").status == 503, "it is ready all the time")
+        assert running.call("GET", "/readyz").said["reasons"] == ["the server is stopping"]
+        assert running.call("GET", "/healthz").status == 200
+        assert running.post(key, [event("late-1")]).said == {"accepted": 1, "refused": []}
+        status, output = running.stop()  # a second signal ends the wait
+    assert (status, output) == (0, "Stopped; everything is delivered\n")
+    assert ids(stored(tmp_path / "games")) == ["late-1"]
+
+
+def test_a_server_stops_by_itself_when_that_time_is_over(tmp_path: Path) -> None:
+    with server(tmp_path, INGEST_SERVER__STOP_AFTER="PT0.3S") as running:
+        running.process.terminate()
+        output, _ = running.process.communicate(timeout=240)
+    assert (running.process.returncode, output) == (0, b"Stopped; everything is delivered\n")
