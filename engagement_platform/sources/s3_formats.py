@@ -40,7 +40,7 @@ _BYTES = 4 * 1024 * 1024
 CORRUPT = "_corrupt_record"
 _MADE = {"_file": pa.string(), "_line": pa.int64(), "_event_ts": pa.timestamp("us", "UTC"), CORRUPT: pa.string()}
 _SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
-BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowInvalid)
+BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException)
 
 
 class BadRecord(Exception):

@@ -163,7 +163,7 @@ class FuzzedServer:
         response = self._session.post(url, data=sent.body, headers=dict(sent.headers), timeout=60)
         assert str(response.status_code) in self._operation.definition.raw["responses"], response.status_code
         self._operation.validate_response(response)
-        lines = not sent.headers["Content-Type"].startswith(_JSON)
+        lines = sent.headers["Content-Type"].partition(";")[0] != _JSON
         self._account(response.status_code, sent.plain, response.content, lines=lines)
 
     def _raw(self, content: bytes) -> None:

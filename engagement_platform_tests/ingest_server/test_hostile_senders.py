@@ -109,3 +109,12 @@ def test_a_request_that_does_not_arrive_in_time_is_ended(tmp_path: Path) -> None
             with suppress(ConnectionResetError):
                 while each.recv(4096):
                     pass
+
+
+def test_bytes_that_are_no_request_fill_no_log(tmp_path: Path) -> None:
+    with server(tmp_path) as running:
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", running.port), timeout=60) as made:
+                made.sendall(b"\x16\x03\x01 and no request\r\n\r\n")
+                assert made.recv(12) == b"HTTP/1.1 400"
+        assert running.stop() == (0, "Stopped; everything is delivered\n")

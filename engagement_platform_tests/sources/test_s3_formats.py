@@ -176,6 +176,16 @@ def test_parquet_is_cast_to_the_schema_and_refused_where_that_would_change_a_val
     assert "damaged" in str(broken)
 
 
+def test_a_byte_that_is_damaged_anywhere_in_parquet_ends_no_task() -> None:
+    written, ended = io.BytesIO(), set[str]()
+    pq.write_table(pa.table({"a": pa.array([1, None], pa.int8()), "b": ["x", "y"]}), written, compression="none")
+    whole = written.getvalue()
+    for place in range(len(whole)):
+        damaged = whole[:place] + b"B" + whole[place + 1 :]
+        ended.add(str(rows_of(damaged, shape("a int, b string", fileFormat="parquet"))[2]))
+    assert "ArrowNotImplementedError: the content is damaged or no parquet" in ended
+
+
 @pytest.mark.parametrize("file_format", ["json", "csv", "text", "parquet"])
 def test_an_object_without_a_byte_has_no_rows(file_format: str) -> None:
     assert rows_of(b"", shape("a string", fileFormat=file_format), "k.gz") == ([], Bad(), None)
