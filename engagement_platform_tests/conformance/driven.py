@@ -25,8 +25,9 @@ from engagement_platform.engine.recovery import recover
 from engagement_platform.engine.table_logs import StoresBehind
 from engagement_platform.lake.session import spark_session
 from engagement_platform.pipelines.games import registry
-from engagement_platform.pipelines.jobs import build_job, close_source, open_stores, parts_of
+from engagement_platform.pipelines.jobs import build_job, close_source, open_stores, parts_of, reset_job
 from engagement_platform.settings import Settings
+from engagement_platform.sources.s3_sqs_errors import S3SqsStateLost
 
 AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 LOCK_TIMEOUT_S = 3
@@ -88,7 +89,7 @@ class Driven:
                 tell(failed=names[0], why=f"{type(error).__name__}: {error}"[:600])
                 if failures == TRIES:
                     raise
-                self._recover(error)
+                self._recover(names[0], error)
                 time.sleep(PAUSE_S)
             else:
                 tell(done=names.pop(0))
@@ -103,13 +104,18 @@ class Driven:
             self._jobs[name] = job
         return self._jobs[name]
 
-    def _recover(self, error: Exception) -> None:
+    def _recover(self, name: str, error: Exception) -> None:
+        """What an operator does after an error: nothing where the next run finishes the batch."""
         opened, self._open, self._jobs = self._open, ExitStack(), {}
         with tolerated("closing"):
             opened.close()
         if isinstance(error, StoresBehind):
             with tolerated("recover"):
                 tell(recovered=[str(each) for each in recover(open_stores(self.settings))])
+        elif isinstance(error, S3SqsStateLost):
+            # The stores went back, and with them which objects were in which batch.
+            with tolerated("reset"):
+                tell(reset=name, why=reset_job(name, self.settings))
 
     def _observe(self, name: str, point: str) -> None:
         with self._lock:
