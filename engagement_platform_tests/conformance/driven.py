@@ -25,9 +25,9 @@ from engagement_platform.engine.recovery import recover
 from engagement_platform.engine.table_logs import StoresBehind
 from engagement_platform.lake.session import spark_session
 from engagement_platform.pipelines.games import registry
+from engagement_platform.pipelines.games.objects import ObjectsForgotten
 from engagement_platform.pipelines.jobs import build_job, close_source, open_stores, parts_of, reset_job
 from engagement_platform.settings import Settings
-from engagement_platform.sources.s3_sqs_errors import S3SqsStateLost
 
 AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 LOCK_TIMEOUT_S = 3
@@ -112,7 +112,7 @@ class Driven:
         if isinstance(error, StoresBehind):
             with tolerated("recover"):
                 tell(recovered=[str(each) for each in recover(open_stores(self.settings))])
-        elif isinstance(error, S3SqsStateLost):
+        elif isinstance(error, ObjectsForgotten):
             # The stores went back, and with them which objects were in which batch.
             with tolerated("reset"):
                 tell(reset=name, why=reset_job(name, self.settings))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pyspark.sql import types as T
@@ -19,6 +20,7 @@ from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File, event_of
 from engagement_platform.sources.s3_formats import Shape
 from engagement_platform.sources.s3_sqs import Offset, S3SqsStreamReader
+from engagement_platform.sources.s3_sqs_errors import S3SqsStateLost
 from engagement_platform.sources.s3_sqs_options import S3SqsOptions
 from engagement_platform.sources.s3_sqs_state import S3SqsState
 
@@ -93,7 +95,7 @@ class ObjectSource(NoIdentity, ABC):
         """The objects of a range; the same ones each time, unless it was split. Raises ObjectsForgotten."""
 
     def check(self, start: Offsets, end: Offsets) -> None:
-        """Raise ObjectsForgotten, S3SqsStateLost when the state does not know the batch."""
+        """Raise ObjectsForgotten when the state does not know the batch."""
         self.objects(start, end)
 
     def size(self, start: Offsets, end: Offsets) -> None:
@@ -141,18 +143,28 @@ class QueueSource(ObjectSource):
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
         """The objects that wait longest; None when none does. After a reset all that are remembered come again."""
         begin = self._offset(start or {BATCH: 0})
-        end = self._reader.latestOffset(begin, ReadMaxFiles(self._max_objects))
+        with self._remembered():
+            end = self._reader.latestOffset(begin, ReadMaxFiles(self._max_objects))
         if start is not None:
             self._reader.commit(begin)
         return None if end == begin else ({BATCH: int(str(begin["batch"]))}, {BATCH: int(str(end["batch"]))})
 
     def objects(self, start: Offsets, end: Offsets) -> BatchObjects:
         """The objects of a range; the same ones each time."""
-        shares = self._reader.partitions(self._offset(start), self._offset(end))
+        with self._remembered():
+            shares = self._reader.partitions(self._offset(start), self._offset(end))
         if not shares:
             raise ObjectsForgotten(self._stream, end[BATCH], "the stores' database")
         files = tuple(file for share in shares for file in share.files)
         return BatchObjects(files, self._options, shares[0].dead_letters)
+
+    @contextmanager
+    def _remembered(self) -> Iterator[None]:
+        """Name the job where its checkpoint is ahead of the state: after `recover`, which brings back no objects."""
+        try:
+            yield
+        except S3SqsStateLost as error:
+            raise ObjectsForgotten(self._stream, error.batch, "the stores' database") from error
 
     def close(self) -> None:
         """Let go of the queue: what was not committed becomes visible to others again in time."""
