@@ -15,6 +15,7 @@ from engagement_platform_tests.conformance.faults import storm, table
 from engagement_platform_tests.conformance.fuzz import fuzz
 from engagement_platform_tests.conformance.matrix import FAULTS, disturb
 from engagement_platform_tests.conformance.planted import bugs, plant
+from engagement_platform_tests.conformance.races import race
 from engagement_platform_tests.conformance.scenarios import SCENARIOS
 from engagement_platform_tests.docs.pages import ROOT
 
@@ -30,12 +31,14 @@ def main() -> int:
     """Run what was asked for; the exit status."""
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
     parser.add_argument("what", nargs="*", help=f"of {', '.join(SECTIONS)}; all without it")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="names of scenarios, planted bugs, or what is fuzzed")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="scenarios, planted bugs, operations, what is fuzzed")
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS, help="of the section runs")
     parser.add_argument("--at", default="", metavar="TEXT", help="only crash points that contain this")
-    parser.add_argument("--points", type=int, default=0, metavar="N", help="most of each scenario; default: all")
+    parser.add_argument(
+        "--points", type=int, default=0, metavar="N", help="most of each scenario; default: all, of races one"
+    )
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="lakes of N random histories")
-    parser.add_argument("--minutes", type=float, default=60, metavar="N", help="of the section fuzz; default: 60")
+    parser.add_argument("--minutes", type=float, default=60, metavar="N", help="of fuzz and races; default: 60")
     parser.add_argument("--messages", type=int, default=100_000, metavar="N", help="of the section faults")
     parser.add_argument("--objects", type=int, default=2_000, metavar="N", help="of the section faults")
     parser.add_argument("--storm", type=int, default=210, metavar="N", help="faults of the section faults")
@@ -100,7 +103,19 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     failures += [*(f"lost: {one}" for one in ended.lost), *(f"doubled: {one}" for one in ended.doubled)]
 
 
-SECTIONS: Mapping[str, Section] = {"runs": _runs, "bugs": _bugs, "fuzz": _fuzz, "faults": _faults}
+def _races(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
+    yield from (
+        "| operations | stopped before | as one after the other | had to run again | seconds |",
+        "|---|---|---|---|---|",
+    )
+    for run in race(asked.points or 1, asked.only or (), asked.minutes * 60):
+        held, again = f"`{run.held}`" if run.held else "", ", ".join(name for name, _ in run.refused)
+        yield f"| {run.first}, {run.second} | {held} | {run.order or 'NO'} | {again} | {run.seconds:.0f} |"
+        if run.differs:
+            failures.append(f"{run.first} and {run.second}, {run.held}: {run.differs}")
+
+
+SECTIONS: Mapping[str, Section] = {"runs": _runs, "bugs": _bugs, "fuzz": _fuzz, "faults": _faults, "races": _races}
 
 
 if __name__ == "__main__":

@@ -15,11 +15,16 @@ from contextlib import nullcontext
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform_tests.conformance.points import replace, watch
 
-PRINTED = "point: "
+_PRINTED = "point: "
 
 
 class Crash(Exception):
     """Ends a run in the middle."""
+
+
+def points(errors: str) -> list[str]:
+    """The points that a program printed, in their order."""
+    return [line.removeprefix(_PRINTED) for line in errors.splitlines() if line.startswith(_PRINTED)]
 
 
 def main(point: str, fault: str, module: str, *arguments: str) -> None:
@@ -27,7 +32,7 @@ def main(point: str, fault: str, module: str, *arguments: str) -> None:
 
     def observe(passed: str) -> None:
         if fault == "none":
-            print(f"{PRINTED}{passed}", file=sys.stderr, flush=True)
+            print(f"{_PRINTED}{passed}", file=sys.stderr, flush=True)
         elif passed == point and fault == "raise":
             raise Crash(point)
         elif passed == point:

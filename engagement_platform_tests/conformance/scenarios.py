@@ -44,7 +44,7 @@ def after(*jobs: str) -> Callable[[Machine], None]:
 @dataclass(frozen=True)
 class Scenario:
     """program: module and arguments; `{folder}` in them is the machine's folder, `{aliases}` the version that the alias
-    table has in the lake that `fill` leaves. prepare: what is done to that lake before.
+    table has in the lake that `fill` leaves, `{today}` the UTC day. prepare: what is done to that lake before.
 
     finish: programs that do the rest after a fault, one after the other until all is there; by default the same one.
     """
@@ -68,6 +68,18 @@ def fill(machine: Machine, seed: int) -> None:
         _produce(machine, "profile-changes", [text.encode() for text in said])
         if half == 0:
             after(INGEST, REQUESTS, APPLY, PROFILES)(machine)
+
+
+def more(machine: Machine, seed: int, topic: str) -> None:
+    """Further messages of one topic about the same persons, with ids of their own."""
+    own = "engagement_id" if topic == "engagements" else "request_id"
+    messages = (
+        {**message, own: f"{seed}-{message[own]}"}
+        for number in range(HISTORIES)
+        for message in random_history(seed + number, organization=f"org-{number}")
+        if ("request_id" in message) == (own == "request_id")
+    )
+    _produce(machine, topic, list(map(as_bytes, messages)))
 
 
 def _half(history: list[dict[str, object]], half: int) -> list[dict[str, object]]:

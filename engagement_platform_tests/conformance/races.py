@@ -1,0 +1,276 @@
+"""Pairs of operations at once on one lake: what they leave is what one after the other leaves, in one of both orders.
+
+Every race has a copy of the same lake and stores, on the same topics and the same Connect server. Both programs start
+together; or the first is stopped immediately before one of its commits, longer than its leases live, while the second
+runs to its end. A program that refuses has to say why in a sentence, and has to work when both are over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import combinations_with_replacement
+from pathlib import Path
+from random import Random
+
+from pyspark.sql import SparkSession
+
+from engagement_platform_tests.conformance.disturbed import points
+from engagement_platform_tests.conformance.matrix import (
+    LEASE_S,
+    MEASURED,
+    Contents,
+    contents,
+    copy,
+    differences,
+    filled,
+    served,
+    words_of,
+)
+from engagement_platform_tests.conformance.programs import Program
+from engagement_platform_tests.conformance.scenarios import (
+    APPLY,
+    CLI,
+    ERASE,
+    INGEST,
+    MOVE,
+    PREFIX,
+    REQUESTS,
+    RESTORE,
+    Scenario,
+    after,
+    job,
+    keyed,
+    more,
+)
+from engagement_platform_tests.ingestion.test_whole_path import Machine
+from engagement_platform_tests.matrix import spread
+
+REASON = "too_late"
+KEEP_NOTHING = {f"{PREFIX}MAINTENANCE__ROLLBACK_WINDOW": "PT0S", f"{PREFIX}MUTATION__MAX_LATENESS": "PT0S"}
+REREAD = json.dumps({"ops": {"ingest_engagement_tables": {"config": {"mode": "reread"}}}})
+TABLES = ",".join(f"engagement/{name}" for name in ("data", "changeset", "mapping", "notification", "quarantine"))
+BACKFILL = (
+    "dagster", "asset", "materialize", "-m", "engagement_platform.definitions", "--partition", "{today}",
+    "--select", TABLES, "--config-json", REREAD.replace("{", "{{").replace("}", "}}"),
+)  # fmt: skip
+"""What a backfill of the day launches in the UI: its messages are read again."""
+
+OPERATIONS = (
+    Scenario("ingest", job(INGEST)),
+    Scenario("apply", job(APPLY)),
+    Scenario("rematerialize", job(MOVE)),
+    Scenario("optimize", (CLI, "optimize")),
+    Scenario("vacuum", (CLI, "vacuum"), variables=KEEP_NOTHING),
+    Scenario("restore", RESTORE, finish=((CLI, "restore", "--finish"), RESTORE)),
+    Scenario("erase", ERASE),
+    Scenario("backfill", BACKFILL),
+    Scenario("redrive", (*job("redrive-quarantine"), "--reason", REASON)),
+)
+
+PATIENCE_S = 3 * LEASE_S
+"""How long a program waits for the leases of one that is stopped, and for its batch."""
+TIMES_AGAIN = 3
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program ended. errors: its standard error."""
+
+    status: int
+    errors: str
+
+    @property
+    def refused(self) -> str:
+        """The sentence by which it refused; empty where it did its work, or says none."""
+        return sentence(self.errors) if self.status == 1 else ""
+
+    @property
+    def wrong(self) -> str:
+        """What nobody should have to read."""
+        return "" if self.status == 0 or self.refused else f"status {self.status}: {self.errors[-3000:]}"
+
+
+def sentence(errors: str) -> str:
+    """What a program that refused says on its last line; of a run of Dagster, which prints where, too, its cause.
+
+    Empty after an error that was not raised on purpose.
+    """
+    if causes := re.findall(r"^engagement_platform\.[\w.]+: (\S.*)$", errors, re.MULTILINE):
+        return str(causes[-1])
+    lines = [line for line in errors.splitlines() if line.strip() and not line.startswith("Waiting: ")]
+    return "" if not lines or "Traceback" in errors else lines[-1]
+
+
+@dataclass(frozen=True)
+class Race:
+    """held: the crash point before which the first was stopped; empty: both began together. order: which of both orders
+    left the same; empty: none, or something went wrong, and `differs` says what. refused: names and sentences of those
+    that had to run again."""
+
+    first: str
+    second: str
+    held: str
+    order: str
+    refused: Sequence[tuple[str, str]]
+    differs: str
+    seconds: float
+
+
+def race(most: int, only: Sequence[str], within_s: float) -> Iterator[Race]:
+    """Race each pair, each operation with itself, too, in an order of chance; only: pairs among these.
+
+    most: points at which one of a pair is stopped, spread over its commits. within_s: begins nothing after so long.
+    """
+    deadline = time.monotonic() + within_s
+    pairs = list(combinations_with_replacement(OPERATIONS, 2))
+    Random(0).shuffle(pairs)
+    with served() as machine:
+        arena = _Arena(_prepared(filled(machine, 0)))
+        for number, (first, second) in enumerate(pairs):
+            if only and not {first.name, second.name} <= set(only):
+                continue
+            # Of some pairs the one is stopped, of others the other.
+            held, other = (second, first) if number % 2 else (first, second)
+            for point in ("", *spread(arena.commits(held), most)):
+                if time.monotonic() > deadline:
+                    return
+                yield arena.race(held, other, point)
+
+
+def _prepared(lake: Machine) -> Machine:
+    """Work for every operation: messages and requests that wait, in quarantine, too, and those of two batches."""
+    keyed(lake)
+    after(INGEST, REQUESTS, APPLY)(lake)
+    more(lake, 100, "mutation-requests")
+    late = {**lake.environment, f"{PREFIX}MUTATION__MAX_LATENESS": "PT1H"}
+    after(REQUESTS)(replace(lake, environment=late))
+    more(lake, 200, "mutation-requests")
+    after(REQUESTS)(lake)
+    more(lake, 300, "engagements")
+    _let_files_go(lake)
+    return lake
+
+
+def _let_files_go(lake: Machine) -> None:
+    """VACUUM may remove files at once, unless somebody may still read them."""
+    spark = SparkSession.Builder().remote(lake.environment[f"{PREFIX}SPARK__REMOTE"]).create()
+    for log in Path(lake.lake).glob("*/*/_delta_log"):
+        kept = "'delta.deletedFileRetentionDuration' = 'interval 0 hours'"
+        spark.sql(f"ALTER TABLE delta.`{log.parent}` SET TBLPROPERTIES ({kept})")
+    spark.stop()
+
+
+class _Arena:
+    """Copies of one lake, and what one operation after the other leaves on it."""
+
+    def __init__(self, prepared: Machine) -> None:
+        self.prepared = prepared
+        self.alone: dict[str, tuple[Machine, list[str]]] = {}
+        self.orders: dict[tuple[str, str], Contents] = {}
+        self.number = 0
+
+    def race(self, first: Scenario, second: Scenario, held: str) -> Race:
+        began, own, operations = time.monotonic(), self._copy(self.prepared), (first, second)
+        if held:
+            short = {f"{PREFIX}STORES__LEASE_TTL": f"PT{LEASE_S}S", f"{PREFIX}STORES__LEASE_WAIT": f"PT{PATIENCE_S}S"}
+            own = replace(own, environment={**own.environment, **short})
+        both = self._held(own, first, second, held) if held else self._together(own, first, second)
+        refused = [
+            (operation.name, ended.refused) for operation, ended in zip(operations, both, strict=True) if ended.status
+        ]
+        wrong = [ended.wrong for ended in both if ended.wrong]
+        order, differs = "", "; ".join(wrong or self._until_done(own, operations, both))
+        if not differs:
+            order, differs = self._equals(operations, contents(own))
+        shutil.rmtree(own.folder)
+        return Race(first.name, second.name, held, order, refused, differs, time.monotonic() - began)
+
+    def _until_done(self, own: Machine, operations: Sequence[Scenario], both: Sequence[Ended]) -> list[str]:
+        """Run again those that refused, a few times since each may wait for the other; what still refuses."""
+        waiting = [(operation, ended) for operation, ended in zip(operations, both, strict=True) if ended.status]
+        for _ in range(TIMES_AGAIN):
+            again = [(operation, self._again(own, operation)) for operation, _ in waiting]
+            waiting = [(operation, ended) for operation, ended in again if ended.status]
+        return [f"{operation.name} refuses still: {ended.errors[-2000:]}" for operation, ended in waiting]
+
+    def _equals(self, operations: tuple[Scenario, Scenario], found: Contents) -> tuple[str, str]:
+        """Which order of the two leaves this; where none does, what differs."""
+        differing = []
+        for one, other in (operations, operations[::-1]):
+            if not (difference := differences(self._order(one, other), found)):
+                return f"{one.name}, {other.name}", ""
+            differing.append(f"unlike {one.name}, then {other.name}: {difference}")
+        return "", "\n  ".join(differing)
+
+    def commits(self, operation: Scenario) -> list[str]:
+        """The points immediately before the commits to tables that it passes alone."""
+        return [
+            point
+            for point in self._alone(operation)[1]
+            if point.startswith("lake.") and point.endswith(":before") and not any(name in point for name in MEASURED)
+        ]
+
+    def _copy(self, of: Machine) -> Machine:
+        self.number += 1
+        return copy(of, f"race-{self.number}", {})
+
+    def _alone(self, operation: Scenario) -> tuple[Machine, list[str]]:
+        if operation.name not in self.alone:
+            own = self._copy(self.prepared)
+            done = _ended(_begin(own, operation, operation.program, "", "none"))
+            assert not done.wrong, f"{operation.name} alone: {done.wrong}"
+            self.alone[operation.name] = own, points(done.errors)
+        return self.alone[operation.name]
+
+    def _order(self, first: Scenario, second: Scenario) -> Contents:
+        if (first.name, second.name) not in self.orders:
+            own = self._copy(self._alone(first)[0])
+            done = _run(own, second, second.program)
+            assert not done.wrong, f"{second.name} after {first.name}: {done.wrong}"
+            self.orders[first.name, second.name] = contents(own)
+            shutil.rmtree(own.folder)
+        return self.orders[first.name, second.name]
+
+    def _together(self, own: Machine, first: Scenario, second: Scenario) -> tuple[Ended, Ended]:
+        with ThreadPoolExecutor(2) as pool:
+            one, other = pool.map(lambda each: _run(own, each, each.program), (first, second))
+        return one, other
+
+    def _held(self, own: Machine, first: Scenario, second: Scenario, point: str) -> tuple[Ended, Ended]:
+        program = _begin(own, first, first.program, point, "stop")
+        if not program.stopped():
+            return Ended(-1, f"never reached {point}: {_ended(program)}"), Ended(0, "")
+        try:
+            other = _run(own, second, second.program)
+        finally:
+            program.wake()
+        return _ended(program), other
+
+    def _again(self, own: Machine, operation: Scenario) -> Ended:
+        for program in operation.finish or (operation.program,):
+            if (done := _run(own, operation, program)).status:
+                break
+        return done
+
+
+def _ended(program: Program) -> Ended:
+    try:
+        done = program.ended()
+    finally:
+        program.kill()
+    return Ended(done.returncode, done.stderr)
+
+
+def _run(own: Machine, operation: Scenario, program: Sequence[str]) -> Ended:
+    return _ended(_begin(own, operation, program))
+
+
+def _begin(own: Machine, operation: Scenario, program: Sequence[str], at: str = "", fault: str = "") -> Program:
+    its_own = replace(own, environment={**own.environment, **operation.variables})
+    return Program(its_own, words_of(own, program), at, fault)
