@@ -55,6 +55,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # reconstructed to look the id up (Delta 4.4.0, the job "Compute snapshot for version").
         "spark.databricks.delta.setTransactionsInCrc.writeOnCommit": "true",
         "spark.databricks.delta.allFilesInCrc.enabled": "true",
+        # A batch is finished at the versions that it began at, and a restore goes back to one, however old their
+        # commits are: VACUUM keeps the files. Delta refuses them after `delta.deletedFileRetentionDuration`, 7 days.
+        "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
         # Two keys for one feature, both named by the source; neither of them is auto compaction.
         "spark.databricks.delta.autoOptimize.optimizeWrite": on,
         "spark.databricks.delta.optimizeWrite.enabled": on,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from engagement_platform.lake.contract import Column, ContractBroken, Mode, Tabl
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
 from engagement_platform.lake.lake import MAX_LITERALS, Lake, LakePathRefused, any_of
 from engagement_platform.lake.overwrite import update_rows
+from engagement_platform.lake.restore import restore
 from engagement_platform.settings import LayoutSettings, Settings
 
 THINGS = Table(
@@ -67,6 +71,20 @@ def test_the_platforms_tables_are_created_as_declared_and_agree_with_themselves(
         assert tuple(found.columns) == table.column_names
         assert found.partitioned_by == table.partitioned_by
         assert found.properties.get("delta.appendOnly") == ("true" if table.mode is Mode.APPEND_ONLY else None)
+
+
+def test_a_version_can_be_read_and_restored_when_its_commit_is_older_than_removed_files_are_kept(lake: Lake) -> None:
+    table = named("quiet")
+    lake.ensure(table)
+    lake.append(frame(lake, [("org", "a", 1, None)]), table, Transaction("job/quiet", 0), rows=1)
+    quiet, folder = lake.version(table), Path(lake.uri(table)) / "_delta_log"
+    long_ago = time.time() - timedelta(days=8).total_seconds()
+    for commit in folder.glob("*.json"):
+        os.utime(commit, (long_ago, long_ago))
+    lake.append(frame(lake, [("org", "b", 1, None)]), table, Transaction("job/quiet", 1), rows=1)
+    assert [row["id"] for row in lake.read(table, quiet).collect()] == ["a"]
+    restore(lake, table, quiet, Transaction("job/quiet", 2))
+    assert rows_of(lake, table) == [("org", "a", 1, None)]
 
 
 def test_the_liquid_layout_clusters_by_organization_and_day(lake: Lake, tmp_path: Path) -> None:
