@@ -7,7 +7,6 @@ runs to its end. A program that refuses has to say why in a sentence, and has to
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import time
@@ -35,6 +34,7 @@ from engagement_platform_tests.conformance.matrix import (
 from engagement_platform_tests.conformance.programs import Program
 from engagement_platform_tests.conformance.scenarios import (
     APPLY,
+    BACKFILL,
     CLI,
     ERASE,
     INGEST,
@@ -53,14 +53,6 @@ from engagement_platform_tests.matrix import spread
 
 REASON = "too_late"
 KEEP_NOTHING = {f"{PREFIX}MAINTENANCE__ROLLBACK_WINDOW": "PT0S", f"{PREFIX}MUTATION__MAX_LATENESS": "PT0S"}
-REREAD = json.dumps({"ops": {"ingest_engagement_tables": {"config": {"mode": "reread"}}}})
-TABLES = ",".join(f"engagement/{name}" for name in ("data", "changeset", "mapping", "notification", "quarantine"))
-BACKFILL = (
-    "dagster", "asset", "materialize", "-m", "engagement_platform.definitions", "--partition", "{today}",
-    "--select", TABLES, "--config-json", REREAD.replace("{", "{{").replace("}", "}}"),
-)  # fmt: skip
-"""What a backfill of the day launches in the UI: its messages are read again."""
-
 OPERATIONS = (
     Scenario("ingest", job(INGEST)),
     Scenario("apply", job(APPLY)),

@@ -126,6 +126,13 @@ def old_store(machine: Machine) -> None:
 RESTORE = (CLI, "restore", ALIAS.name, "--to", "{aliases}", "--reason", "a bad batch", "--yes")
 ERASE = (CLI, "erase", "--subject", "p1", "--yes", "--out", "{folder}/receipt.json")
 REPLICA = ("examples.replica", "refresh", "{folder}/replica.duckdb")
+_REREAD = json.dumps({"ops": {"ingest_engagement_tables": {"config": {"mode": "reread"}}}})
+_TABLES = ",".join(f"engagement/{name}" for name in ("data", "changeset", "mapping", "notification", "quarantine"))
+BACKFILL = (
+    "dagster", "asset", "materialize", "-m", "engagement_platform.definitions", "--partition", "{today}",
+    "--select", _TABLES, "--config-json", _REREAD.replace("{", "{{").replace("}", "}}"),
+)  # fmt: skip
+"""What a backfill of the day launches in the UI: its messages are read again."""
 
 SCENARIOS = (
     Scenario("ingest", job(INGEST)),
@@ -146,6 +153,7 @@ SCENARIOS = (
     Scenario("vacuum", (CLI, "vacuum", PROFILE.base.name), moved, {f"{PREFIX}MAINTENANCE__ROLLBACK_WINDOW": "PT0S"}),
     Scenario("restore", RESTORE, after(INGEST, REQUESTS, APPLY), finish=((CLI, "restore", "--finish"), RESTORE)),
     Scenario("erase", ERASE, keyed),
+    Scenario("backfill", BACKFILL),
     Scenario(
         "import",
         (CLI, "import", "{folder}/old", "old/rows", "--yes"),
