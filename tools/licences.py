@@ -61,8 +61,8 @@ def declared(lock: str) -> Iterator[tuple[str, str]]:
         except PackageNotFoundError:
             continue
         classified = (each.rpartition(" :: ")[2] for each in about.get_all("Classifier") or () if "License ::" in each)
-        plain = about.get("License", "").partition("\n")[0]
-        yield package, about.get("License-Expression") or "; ".join(sorted(set(classified))) or plain
+        (expression, *_), (plain, *_) = (about.get_all(name) or [""] for name in ("License-Expression", "License"))
+        yield package, expression or "; ".join(sorted(set(classified))) or plain.partition("\n")[0]
 
 
 def name_of(package: str, written: str) -> str:

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import BatchReport, Callbacks
 from engagement_platform.erasing.job import Eraser
-from engagement_platform.erasing.places import TablePlace, Tables, declared_places, game_places, places
+from engagement_platform.erasing.places import SubjectTables, TablePlace, Tables, declared_places, game_places, places
 from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObjects
@@ -36,6 +36,8 @@ NOT_ERASED = ("messages in Kafka", "copies that consumers keep", "backups")
 """What no erasure looks into; docs/pii.md says why, and what to do."""
 
 COVERED, WITHOUT, NOT_COVERED = "covered", "without personal columns", "not covered"
+NOT_DONE = "not done"
+"""Of a table that is damaged, or erased by the batch that another damaged one has ended."""
 _WITHOUT_PERSONAL_COLUMNS = frozenset({"layout/history", "layout/restore", "perftest/timer", "pii/audit", "view/daily"})
 """Tables that are declared to say nothing of anybody; pii/audit names subjects by keyed hash, as receipts do."""
 
@@ -141,7 +143,7 @@ def erase(settings: Settings, request: Request, callbacks: Callbacks | None = No
     vault, reached = open_vault(settings), _places(settings, request, callbacks)
     subject = erasure.subject(vault, request.subject, request.game)
     keys, done = erasure.erase(vault, subject, reached)
-    tables = covered(settings, reached)
+    tables = covered(settings, reached, done)
     missed = not_reached(settings, request, tables)
     receipt = receipts.receipt(vault.keyring, subject, keys, done, utc_now(), missed, tables)
     kept = [
@@ -166,15 +168,24 @@ def verify(settings: Settings, receipt: Path, request: Request | None) -> list[r
     return receipts.verify(open_vault(settings), receipts.read(receipt), reached, subject)
 
 
-def covered(settings: Settings, reached: Sequence[erasure.Erasable]) -> dict[str, str]:
-    """Every table in the lake -> COVERED, WITHOUT (personal columns, by declaration) or NOT_COVERED."""
+def covered(
+    settings: Settings, reached: Sequence[erasure.Erasable], done: Sequence[erasure.Erased] = ()
+) -> dict[str, str]:
+    """Every table in the lake -> COVERED, NOT_DONE, WITHOUT (personal columns, by declaration) or NOT_COVERED.
+
+    done: what came of the places.
+    """
+    undone = {one.name for one in done if one.stays}
+    undone |= {name for place in reached if isinstance(place, SubjectTables) for name in place.damaged}
     of_tables = [place for place in reached if isinstance(place, Tables)]
     looked_into = {VAULT.name, REFUSED.name, *(table.name for place in of_tables for table in place.tables())}
     # A listing goes two folders deep; declared names may go deeper.
     deeper = (name for name in declarations(settings).tables if log.newest_entry(f"{settings.lake}/{name}") is not None)
 
     def state(name: str) -> str:
-        return COVERED if name in looked_into else WITHOUT if name in _WITHOUT_PERSONAL_COLUMNS else NOT_COVERED
+        if name in looked_into:
+            return NOT_DONE if name in undone else COVERED
+        return WITHOUT if name in _WITHOUT_PERSONAL_COLUMNS else NOT_COVERED
 
     return {name: state(name) for name in sorted({*log.tables(settings.lake), *deeper})}
 

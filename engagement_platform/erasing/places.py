@@ -7,7 +7,7 @@ Tables of engagements and profiles are erased by one batch of `job`. Of all othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -117,6 +117,8 @@ class SubjectTables(Tables):
     tombstone: str | None = None
     """Kind of the tombstone that keeps later records out; None: that of the keys does."""
     stays: list[str] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)
+    """Tables of which `stays` speaks."""
 
     def tables(self) -> list[Table]:
         """Those that are there."""
@@ -140,7 +142,7 @@ class SubjectTables(Tables):
                 for table in there:
                     for lease in leases:
                         lease.check()
-                    with reported(table.name, self.stays, _DAMAGE):
+                    with self._reported(table, self.stays, _DAMAGE):
                         what, rows = self._rewrite(table, subject)
                         # Also without a row: then it closes a table that a crash left open.
                         rewrite(lake, table, once(), on=what.on, gone=what.gone, changed=what.changed)
@@ -154,10 +156,17 @@ class SubjectTables(Tables):
         if self.tombstone is not None:
             left = 1 - len(StoredTombstones(self.settings).erased(self.tombstone, {key}))
         for table in self.tables():
-            with reported(table.name, damage):
+            with self._reported(table, damage, UNREADABLE):
                 left += self._rewrite(table, subject)[1]
         self.stays = list(dict.fromkeys((*self.stays, *damage)))
         return left + len(damage)
+
+    @contextmanager
+    def _reported(self, table: Table, stays: list[str], unreadable: tuple[type[Exception], ...]) -> Iterator[None]:
+        before = len(stays)
+        with reported(table.name, stays, unreadable):
+            yield
+        self.damaged |= {table.name} if len(stays) > before else set()
 
     def _rewrite(self, table: Table, subject: Subject) -> tuple[Rewrite, int]:
         """What an erasure does to a table, and to how many rows."""

@@ -28,8 +28,8 @@ from engagement_platform.pii.vault import VAULT, Vault, open_vault
 from engagement_platform.settings import Settings
 
 _HOUR_S = 3600.0
-# Access logs would have every client's address, and a line for each bad request lets anybody fill the disk, or block the
-# server where nobody reads what it writes. Nothing here is a websocket.
+# Access logs would have every client's address, and a line for each bad request would let anybody fill the disk, or
+# block the server where nobody reads what it writes. Nothing here is a websocket.
 _QUIET: dict[str, Any] = {
     "access_log": False, "log_level": "error", "lifespan": "off", "server_header": False, "date_header": False,
     "ws": "none",

@@ -103,7 +103,9 @@ def test_a_damaged_table_of_engagements_is_in_the_receipt_and_what_is_elsewhere_
     assert places[MAPPING.name]["left"]
     assert places[MAPPING.name]["stays"]
     assert places["objects of raw events"]["rows"] == 1
+    assert json.loads(file.read_text())["tables"][MAPPING.name] == "not done"
     assert list(events.iterdir()) == []
     path.write_bytes(content)
     done = command(home, "erase", "--subject", BOB, "--yes", "--out", str(file))
     assert done.returncode == 0, done.stderr
+    assert json.loads(file.read_text())["tables"][MAPPING.name] == "covered"

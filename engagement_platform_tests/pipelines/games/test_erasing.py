@@ -142,6 +142,9 @@ def test_a_damaged_table_is_in_the_receipt_and_the_player_leaves_all_others(
     assert sentence in done.stderr
     assert BOB not in done.stderr
     others = [table for table in TABLES if table != damaged]
+    states = json.loads(receipt_at.read_text())["tables"]
+    assert {name for name, state in states.items() if state == "not done"} == {damaged.name}
+    assert {states[table.name] for table in others} == {"covered"}
     assert [world.players(table) for table in others] == [[("chess", AMY), ("puzzle", AMY)]]
     assert world.refused() == [2, 4]
 
