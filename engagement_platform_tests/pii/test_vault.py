@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
@@ -27,6 +29,7 @@ from engagement_platform.lake import store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.pii import keys
 from engagement_platform.pii import vault as vaults
+from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner
 from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyUnusable
 from engagement_platform.pii.rotation import rotate
@@ -367,3 +370,30 @@ def test_two_processes_that_begin_at_once_have_the_same_keys(platform: Settings)
     owner = Owner("g1", rings[0].ref("bob"))
     assert rings[1].ref("bob") == owner.ref
     assert rings[0].keys_for([owner]) == rings[1].keys_for([owner])
+
+
+def test_a_vault_on_an_object_store_is_read_rotated_and_erased(
+    moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = f"vault-{uuid4().hex[:8]}"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    where = {"LocationConstraint": os.environ["AWS_DEFAULT_REGION"]}
+    moto.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration=where)
+    vault = open_vault(Settings(home=tmp_path / "home", lake_uri=f"s3a://{bucket}/lake"))
+    put(vault, 1, [deposit(vault, "bob", "e-1", "bob@example.org"), deposit(vault, "amy", "e-2", "amy@example.org")])
+    put(vault, 1, [deposit(vault, "bob", "e-1", "bob@example.org")])  # delivered again
+
+    def values(subject: str) -> list[object]:
+        return [one.value for one in vault.read(subject, purpose="support", reader="test")]
+
+    assert (values("bob"), values("amy")) == (["bob@example.org"], ["amy@example.org"])
+    assert rotate(vault).rows == 2
+    assert (values("bob"), values("amy")) == (["bob@example.org"], ["amy@example.org"])
+    keys_gone, places = erase(vault, subject(vault, "bob", None))
+    assert keys_gone > 0
+    assert [(place.name, place.left) for place in places] == [(VAULT.name, 0), (REFUSED.name, 0)]
+    assert (values("bob"), values("amy")) == ([], ["amy@example.org"])
+    listed = moto.client("s3").list_objects_v2(Bucket=bucket, Prefix="lake/pii/")["Contents"]
+    bodies = [moto.client("s3").get_object(Bucket=bucket, Key=one["Key"])["Body"].read() for one in listed]
+    assert not any(b"example.org" in body for body in bodies)
