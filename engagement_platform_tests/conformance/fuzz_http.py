@@ -201,10 +201,11 @@ class FuzzedServer:
         status, output = self._running.stop()
         assert status == 0, output[-2000:]
         assert "Traceback" not in output, output[-2000:]
-        assert self._unhealthy == 0, f"/healthz did not answer {self._unhealthy} times"
-        assert self._slowest_s < 1, f"/healthz took {self._slowest_s:.1f} s"
         delivered = Counter(ids(stored(self._home / "games")))
         assert delivered == self._accepted, f"{self._accepted - delivered} lost, {delivered - self._accepted} too many"
+        # Last: it alone depends on what else the machine does.
+        assert self._unhealthy == 0, f"/healthz did not answer {self._unhealthy} times"
+        assert self._slowest_s < 1, f"/healthz took {self._slowest_s:.1f} s"
 
     def seen(self) -> str:
         """What was answered, in words."""
