@@ -115,7 +115,7 @@ class Driven:
         elif isinstance(error, ObjectsForgotten):
             # The stores went back, and with them which objects were in which batch.
             with tolerated("reset"):
-                tell(reset=name, why=reset_job(name, self.settings))
+                tell(reset=name, why=reset_job(name, self.settings, abandon=True))
 
     def _observe(self, name: str, point: str) -> None:
         with self._lock:
