@@ -26,6 +26,8 @@ EXCEPTIONS: Mapping[str, str] = {
     "psycopg2-binary": "LGPL with exceptions; used unchanged, only with stores in PostgreSQL",
 }
 """Package -> why another licence is fine."""
+BY_PYTHON = "one of these, by the version of Python"
+"""Row of packages of which the lock has a version for each range of Pythons: the page is the same on all of them."""
 
 
 class LicenceNotAllowed(Exception):
@@ -34,10 +36,13 @@ class LicenceNotAllowed(Exception):
 
 def page() -> str:
     """docs/licences.md. Raises LicenceNotAllowed."""
-    packages = dict(declared((ROOT / "requirements.lock").read_text(encoding="utf-8")))
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    packages = dict(declared(lock))
+    several = set(re.findall(r"^([^\s=]+)==\S+ ; python_full_version", lock, re.MULTILINE))
     by_licence: dict[str, list[str]] = {}
     for package, written in packages.items():
-        by_licence.setdefault(name_of(package, written), []).append(package)
+        licence = name_of(package, written)
+        by_licence.setdefault(BY_PYTHON if package in several else licence, []).append(package)
     rows = [f"| {licence} | {', '.join(names)} |" for licence, names in sorted(by_licence.items())]
     return "\n".join(
         (
