@@ -49,15 +49,23 @@ def main() -> int:
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
     failures = list[str]()
     for what in asked.what or SECTIONS:
-        lines = list[str]()
-        for line in SECTIONS[what](asked, failures):
-            print(line, flush=True)
-            lines.append(line)
+        lines, interrupted = list[str](), False
+        try:
+            for line in SECTIONS[what](asked, failures):
+                print(line, flush=True)
+                lines.append(line)
+        except KeyboardInterrupt:
+            # Of hours of work what is there; the page says that it is not all.
+            interrupted = True
+            lines += ["", "Interrupted before the end."]
         if asked.write:
             # The same section by other options takes the place of this one.
             called = f'`make conformance ARGS="{" ".join(sys.argv[1:])}"`, {datetime.now(UTC):%Y-%m-%d}:'
             text = "\n".join((called, "", *lines))
             PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), what, COMMAND.format(what), text), "utf-8")
+        if interrupted:
+            failures.append(f"{what} was interrupted")
+            break
     print("\n".join(failures), file=sys.stderr)
     return min(len(failures), 1)
 
