@@ -78,9 +78,11 @@ def _run(
     watched = uvicorn.Server(uvicorn.Config(build_health(parts), **_QUIET))
     stopping = Event()
     upkeep = Thread(target=_look_after, args=(parts, vault, stopping), name="upkeep", daemon=True)
-    # uvicorn passes the signal that ended it on when it is done; here the end is in order, and the status 0.
+    serving = _Leaving(config, parts)
+    # uvicorn listens to signals only while it runs, and passes the one that ended it on when it is done: what comes
+    # before ends it, too, and what comes after ends nothing, so that the end is in order and the status 0.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, serving.handle_exit)
     # Arrow imports pandas at its first row, which takes a second in which no other thread runs.
     table_of([{"received_ts": datetime.now(UTC)}], VAULT)
     # A delivery computes for a second now and then; a request wakes up several times and waits for it each time, 5 ms
@@ -90,7 +92,7 @@ def _run(
     upkeep.start()
     Thread(target=watched.run, args=([health],), name="health", daemon=True).start()
     say(f"Listening on http://{host}:{port}; description on /docs; health on port {health.getsockname()[1]}")
-    _Leaving(config, parts).run(sockets=[listening])
+    serving.run(sockets=[listening])
     stopping.set()
     parts.spool.finish()
     parts.delivery.stop(stop_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import os
 import secrets
 import socket
 import subprocess
@@ -390,3 +391,29 @@ def test_a_server_stops_by_itself_when_that_time_is_over(tmp_path: Path) -> None
         running.process.terminate()
         output, _ = running.process.communicate(timeout=240)
     assert (running.process.returncode, output) == (0, b"Stopped; everything is delivered\n")
+
+
+STOPPED_AT_ONCE = """
+import signal
+from engagement_platform.ingest_server.server import serve
+from engagement_platform.settings import Settings
+
+def say(text):
+    print(text.partition(" on ")[0], flush=True)
+    if text.startswith("Listening"):
+        signal.raise_signal(signal.SIGTERM)
+
+serve(Settings(), say)
+"""
+
+
+@pytest.mark.parametrize("stop_after", ["PT0S", "PT0.3S"])
+def test_a_server_that_is_asked_to_stop_the_moment_it_listens_stops(tmp_path: Path, stop_after: str) -> None:
+    ours = {"HOME": str(tmp_path), "INGEST_SERVER__PORT": "0", "INGEST_SERVER__HEALTH_PORT": "0"}
+    ours |= {"INGEST_SERVER__STOP_AFTER": stop_after}
+    env = {**os.environ, **{f"ENGAGEMENT_PLATFORM_{name}": value for name, value in ours.items()}}
+    tmp_path.chmod(0o700)
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AT_ONCE], env=env, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "Listening\nStopped; everything is delivered\n"), done.stderr
