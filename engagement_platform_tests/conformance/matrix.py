@@ -118,6 +118,11 @@ def copy(machine: Machine, name: str, variables: Mapping[str, str]) -> Machine:
     return _at(machine, folder, dict(variables))
 
 
+def _own(prepared: Machine, name: str, scenario: Scenario) -> Machine:
+    own = copy(prepared, name, scenario.variables)
+    return replace(own, environment={**own.environment, **scenario.own(own)})
+
+
 def words_of(machine: Machine, program: Sequence[str]) -> list[str]:
     """Module and arguments of a program on this machine."""
     known = {
@@ -140,7 +145,7 @@ def _finish(machine: Machine, scenario: Scenario) -> Iterator[str]:
 
 
 def _undisturbed(prepared: Machine, scenario: Scenario) -> tuple[Contents, list[str]]:
-    own = copy(prepared, "undisturbed", scenario.variables)
+    own = _own(prepared, "undisturbed", scenario)
     done = _begin(own, scenario, "", "none").ended()
     assert done.returncode == 0, f"{scenario.name} undisturbed: {done.stderr}"
     passed = points(done.stderr)
@@ -153,7 +158,7 @@ def _undisturbed(prepared: Machine, scenario: Scenario) -> tuple[Contents, list[
 
 
 def _disturbed(prepared: Machine, scenario: Scenario, expected: Contents, seed: int, point: str, fault: str) -> Run:
-    began, own = time.monotonic(), copy(prepared, "disturbed", scenario.variables)
+    began, own = time.monotonic(), _own(prepared, "disturbed", scenario)
     if fault == "stop":
         ttl = {f"{PREFIX}STORES__LEASE_TTL": f"PT{LEASE_S}S"}
         own = replace(own, environment={**own.environment, **ttl})

@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
+from secrets import token_hex
 
 from engagement_platform.lake.engagement import ALIAS
+from engagement_platform.local.aws import BUCKET, EmbeddedAws
+from engagement_platform.sources.s3_events import S3File, event_of
+from engagement_platform_tests.conformance.sent import Objects
 from engagement_platform_tests.ingestion.oracle import as_bytes
 from engagement_platform_tests.ingestion.test_whole_path import Machine
 from engagement_platform_tests.maintenance.importing.stores import store
@@ -22,7 +27,8 @@ INGEST, REQUESTS, APPLY, MOVE = (
     "rematerialize-aliases",
 )
 PROFILES, MOVE_PROFILES = "ingest-profile-changes", "rematerialize-profile"
-HISTORIES = 4
+GAMES, TYPES = "ingest-game-events", ("heartbeat", "login", "purchase")
+HISTORIES, OBJECTS = 4, 11
 
 
 def job(name: str) -> tuple[str, ...]:
@@ -46,6 +52,7 @@ class Scenario:
     """program: module and arguments; `{folder}` in them is the machine's folder, `{aliases}` the version that the alias
     table has in the lake that `fill` leaves, `{today}` the UTC day. prepare: what is done to that lake before.
 
+    variables: for all that is run on it. own: makes what each copy of it needs for itself, and returns variables, too.
     finish: programs that do the rest after a fault, one after the other until all is there; by default the same one.
     """
 
@@ -53,6 +60,7 @@ class Scenario:
     program: Sequence[str]
     prepare: Callable[[Machine], None] = lambda _machine: None
     variables: Mapping[str, str] = field(default_factory=dict)
+    own: Callable[[Machine], Mapping[str, str]] = lambda _machine: {}
     finish: Sequence[Sequence[str]] = ()
 
 
@@ -123,6 +131,29 @@ def old_store(machine: Machine) -> None:
     store(machine.folder / "old")
 
 
+def objects(machine: Machine) -> None:
+    """Objects with events, and lines that are none."""
+    s3 = _aws(machine).client("s3")
+    for key, content in Objects(TYPES, Random(0)).slice(OBJECTS).items():
+        s3.put_object(Bucket=BUCKET, Key=key, Body=content)
+
+
+def announced(machine: Machine) -> Mapping[str, str]:
+    """A queue of its own, in which every object is announced: who reads messages takes them from others."""
+    aws = _aws(machine)
+    s3, sqs = aws.client("s3"), aws.client("sqs")
+    queue = sqs.create_queue(QueueName=token_hex(8))["QueueUrl"]
+    for each in s3.list_objects_v2(Bucket=BUCKET)["Contents"]:
+        when, etag = each["LastModified"].isoformat(), each["ETag"].strip('"')
+        file = S3File(BUCKET, each["Key"], etag=etag, size=each["Size"], event_time=when)
+        sqs.send_message(QueueUrl=queue, MessageBody=event_of([file]))
+    return {f"{PREFIX}GAMES__QUEUE_URL": queue}
+
+
+def _aws(machine: Machine) -> EmbeddedAws:
+    return EmbeddedAws(int(machine.environment[f"{PREFIX}EMBEDDED__AWS_PORT"]))
+
+
 RESTORE = (CLI, "restore", ALIAS.name, "--to", "{aliases}", "--reason", "a bad batch", "--yes")
 ERASE = (CLI, "erase", "--subject", "p1", "--yes", "--out", "{folder}/receipt.json")
 REPLICA = ("examples.replica", "refresh", "{folder}/replica.duckdb")
@@ -141,6 +172,15 @@ SCENARIOS = (
     *(
         Scenario(f"move by {way}", job(MOVE), after(INGEST, REQUESTS, APPLY), {f"{PREFIX}MUTATION__APPLY": way})
         for way in ("merge", "deletion_vectors", "overwrite")
+    ),
+    Scenario(
+        "games",
+        job(GAMES),
+        objects,
+        {f"{PREFIX}GAMES__MAX_OBJECTS": "6", f"{PREFIX}GAMES__VISIBILITY": "PT3S"},
+        announced,
+        # Messages that a process had received before it was ended come again when nobody holds them any more.
+        (job(GAMES),) * 3,
     ),
     Scenario("profiles", job(PROFILES)),
     *(
