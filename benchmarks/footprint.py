@@ -114,8 +114,8 @@ def data_files(home: Path) -> int:
 
 
 def database(home: Path) -> int:
-    """Bytes of Dagster's runs and events."""
-    return sum(path.stat().st_size for path in (home / "dagster" / "history").rglob("*.db*"))
+    """Bytes of Dagster's runs, events, ticks and evaluations."""
+    return sum(path.stat().st_size for path in (home / "dagster").rglob("*.db*"))
 
 
 @dataclass(frozen=True)

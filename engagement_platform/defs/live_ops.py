@@ -5,10 +5,11 @@ What is judged is `pipelines/games/live_ops`. Made by a function, since which ta
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import groupby
-from typing import Any
 
 import dagster as dg
 
@@ -16,9 +17,12 @@ from engagement_platform.defs.batches import Metadata, rows_table
 from engagement_platform.defs.games import GAMES_GROUP
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.plot import picture
+from engagement_platform.defs.sensors import Answer, recent_runs, sensor, too_soon
 from engagement_platform.defs.specs import key_of
+from engagement_platform.engine.database import open_engine
 from engagement_platform.pipelines.games.figures import KPIS, MINUTE
 from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
+from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
 from engagement_platform.pipelines.games.registry import Registry, registry
 from engagement_platform.settings import Settings
 
@@ -27,20 +31,9 @@ LIVE_OPS = dg.AssetKey(["live_ops", "figures"])
 # Two at a time would raise every alert twice.
 LIVE_OPS_POOL = "live_ops"
 
-
-def _since_last(condition: dg.AutomationCondition[Any]) -> dg.AutomationCondition[Any]:
-    return condition.since_last_handled()
-
-
-# Not `eager()`: that waits for runs that write events, which drain for minutes. What comes between a request and the
-# next evaluation counts as handled by it (Dagster 1.13), whether or not the run has seen it: hence the quarter.
-_MINUTE, _QUARTER = (
-    _since_last(dg.AutomationCondition.cron_tick_passed(cron, "UTC")) for cron in ("* * * * *", "*/15 * * * *")
-)
-_CAME = _since_last(dg.AutomationCondition.any_deps_updated())
-JUDGED: dg.AutomationCondition[Any] = (
-    ((_CAME & _MINUTE) | _QUARTER) & ~dg.AutomationCondition.in_progress()
-).with_label("something came, at most once a minute; or a quarter of an hour has passed")
+JOB = "judge_games"
+PAUSE, AT_LATEST = timedelta(minutes=2), timedelta(minutes=15)
+"""A run has a process of its own. Without new events time goes on, too: a game that is silent is found by that."""
 
 SHOWN = timedelta(minutes=15)
 """How far back the picture and the table of figures go."""
@@ -98,7 +91,6 @@ def live_ops_asset(types: Registry) -> dg.AssetsDefinition:
         group_name=GAMES_GROUP,
         kinds={"python"},
         pool=LIVE_OPS_POOL,
-        automation_condition=JUDGED,
         description="Figures of games by minute and features of players, which the batches of events have counted. "
         "Complete minutes are held against a baseline; what is wrong is an alert.",
     )
@@ -112,17 +104,47 @@ def live_ops_asset(types: Registry) -> dg.AssetsDefinition:
     return live_ops_figures
 
 
+@lru_cache(maxsize=1)
+def _store(url: str) -> LiveOpsStore:
+    return LiveOpsStore(open_engine(url))
+
+
+def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
+    """Whether events were counted that no run was asked to judge, or the last run is long ago.
+
+    No condition of Dagster's own automation: each evaluation keeps a tree of all tables and their days, 255 KB each
+    30 s for 30 days (Dagster 1.13).
+    """
+    newest, now = _store(settings.store_url).newest(), time.time()
+    if newest is None:
+        return dg.SkipReason("No event was counted yet.")
+    recent = recent_runs(context.instance, JOB)
+    if reason := too_soon(recent, now, PAUSE.total_seconds()):
+        return dg.SkipReason(reason)
+    counted = newest[0].isoformat()
+    if counted == context.cursor and now - (recent.ended or 0.0) < AT_LATEST.total_seconds():
+        return dg.SkipReason("No events were counted since the last run.")
+    context.update_cursor(counted)
+    return dg.RunRequest()
+
+
 def definitions() -> dg.Definitions:
-    """Asset and the sensor that evaluates its condition."""
+    """The asset, the job that materializes it, and the sensor that launches that."""
     settings = Settings()
-    running = settings.live_ops.automatic and settings.dagster.automation == "running"
-    sensor = dg.AutomationConditionSensorDefinition(
-        "live_ops_automation",
-        target=dg.AssetSelection.assets(LIVE_OPS),
-        default_status=dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED,
-        minimum_interval_seconds=30,
-        description="Judges the figures of games after events came, at most once a minute. On from the start with "
-        "`live_ops.automatic` and `dagster.automation`; otherwise `engagement-platform live-ops run --follow` does the "
-        "same without runs.",
+    asset = live_ops_asset(registry(settings.games.declarations))
+    job = dg.define_asset_job(
+        JOB,
+        selection=dg.AssetSelection.assets(asset),
+        description="Judge the minutes of games that are complete. No table changes.",
+        executor_def=dg.in_process_executor,
     )
-    return dg.Definitions(assets=[live_ops_asset(registry(settings.games.declarations))], sensors=[sensor])
+    asks = sensor(
+        "games_counted",
+        look,
+        "Judges the figures of games after events came, at most every two minutes, and every quarter of an hour. On "
+        "from the start with `live_ops.automatic` and `dagster.automation`; otherwise `engagement-platform live-ops "
+        "run --follow` does the same without runs.",
+        job=JOB,
+        on=settings.live_ops.automatic,
+    )
+    return dg.Definitions(assets=[asset], jobs=[job], sensors=[asks])

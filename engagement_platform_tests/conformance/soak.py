@@ -5,7 +5,7 @@ its processes, their memory and open files, and at what the home holds. Nights c
 that schedules run at night are launched through the UI. What is kept for days is kept for as long as two nights take,
 or for an hour, the least that VACUUM counts in; so whatever is bounded shows it within the run.
 
-Prints what each figure did over time and whether that is bounded; writes soak.csv, a row a minute. Exit status: 1 where
+Writes soak.csv, a row a minute; prints what each figure did over time and whether that is bounded. Exit status: 1 where
 something grows on, or where not every message is accounted for. --page puts the tables into a page. The ports of `up`
 must be free.
 """
@@ -63,18 +63,19 @@ def kept(home: Path) -> Sample:
         "files of table logs": sum(1 for _ in (home / "lake").rglob("_delta_log/*")),
         "lake, MB": _size(home / "lake") / MEGABYTE,
         "stores, MB": stores / MEGABYTE,
-        "event log, MB": database(home) / MEGABYTE,
+        "Dagster's databases, MB": database(home) / MEGABYTE,
         "logs, MB": _size(home / "logs") / MEGABYTE,
         "broker, MB": _size(home / "kafka") / MEGABYTE,
         "all else in the home, files": sum(1 for _ in _else(home)),
+        "all else in the home, MB": sum(map(_bytes, _else(home))) / MEGABYTE,
     }
 
 
 BOUNDED = (
-    "PSS, GB", "processes", "open files", "data files", "files of table logs", "event log, MB", "backlog",
-    "all else in the home, files",
+    "PSS, GB", "processes", "open files", "data files", "files of table logs", "Dagster's databases, MB", "backlog",
+    "all else in the home, files", "all else in the home, MB",
 )  # fmt: skip
-"""Level off: in the last quarter of the run no higher than in the one before, give or take what comes with a night.
+"""Level off: in the last quarter of the run no higher than in the two before, give or take what comes with a night.
 
 The others grow with what arrives, and no faster: rows that are alive, what happened to each batch, messages for the 7
 days for which the broker keeps them, logs up to 40 MB a process.
@@ -89,11 +90,14 @@ def _else(home: Path) -> Iterator[Path]:
 
 
 def _size(folder: Path) -> int:
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            size += path.stat().st_size
-    return size
+    return sum(map(_bytes, folder.rglob("*")))
+
+
+def _bytes(path: Path) -> int:
+    """0 of a file that is gone."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
 
 
 def open_files(root: int) -> int:
@@ -114,15 +118,15 @@ def quarters(samples: Sequence[Sample], name: str) -> list[float]:
 def verdict(name: str, found: Sequence[float]) -> str:
     """What a figure's quarters say; empty: it grows on."""
     second, third, last = found[1:]
-    if last <= third * LEVEL:
+    if last <= max(second, third) * LEVEL:
         return "level"
     return "as what arrives" if name not in BOUNDED and last - third <= (third - second) * LINEAR else ""
 
 
-def soak(home: Path, rate: float, hours: float, night_minutes: float) -> tuple[list[Sample], int, str]:
+def soak(home: Path, rows: Path, rate: float, hours: float, night_minutes: float) -> tuple[list[Sample], int, str]:
     """Run `up`, look at it each minute: samples, its exit status and the last that it printed.
 
-    home: a folder that is not there yet.
+    home: a folder that is not there yet. rows: the file of CSV that gets each sample at once.
     """
     spark = home.with_name("spark")
     spark.mkdir()
@@ -145,10 +149,13 @@ def soak(home: Path, rate: float, hours: float, night_minutes: float) -> tuple[l
             if not (backlog := re.findall(r"backlog ([\d,]+)", log.read_text())):
                 continue
             pss, processes = Footprint(process.pid).pss() / GIGABYTE, sum(1 for _ in descendants(process.pid))
-            if process.poll() is None:
-                living = {"PSS, GB": pss, "processes": processes, "open files": open_files(process.pid)}
-                waiting = float(backlog[-1].replace(",", ""))
-                samples.append({"minute": minute, **living, "backlog": waiting, **kept(home)})
+            living = {"PSS, GB": pss, "processes": processes, "open files": open_files(process.pid)}
+            sample = {"minute": minute, **living, "backlog": float(backlog[-1].replace(",", "")), **kept(home)}
+            if process.poll() is not None or minute > hours * HOUR_S / MINUTE_S - 1:
+                # It is ending.
+                continue
+            samples.append(sample)
+            write(rows, samples)
             if minute >= (nights + 1) * night_minutes:
                 nights += 1
                 for job in NIGHT:
@@ -158,6 +165,14 @@ def soak(home: Path, rate: float, hours: float, night_minutes: float) -> tuple[l
             process.send_signal(signal.SIGINT)
             process.wait(MINUTE_S)
     return samples, process.returncode, log.read_text()[-2000:]
+
+
+def write(rows: Path, samples: Sequence[Sample]) -> None:
+    """All samples so far: whatever ends the run later, they are there."""
+    with rows.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(samples[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(samples)
 
 
 def launch(job: str) -> None:
@@ -193,15 +208,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = open_run(NAME, options)
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     try:
-        samples, status, said = soak(folder / "home", options.rate, options.hours, options.night)
+        rows = run.folder / f"{NAME}.csv"
+        samples, status, said = soak(folder / "home", rows, options.rate, options.hours, options.night)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if len(samples) < 4:
         raise SystemExit(f"`up` ended with {status} before there was anything to see: {said}")
-    with (run.folder / f"{NAME}.csv").open("w", newline="") as file:
-        rows = csv.DictWriter(file, list(samples[0]), lineterminator="\n")
-        rows.writeheader()
-        rows.writerows(samples)
     found = {name: quarters(samples, name) for name in samples[0] if name != "minute"}
     shown = table(found, samples[-1]["minute"])
     console.print(shown, said, sep="\n")

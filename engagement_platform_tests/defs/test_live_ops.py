@@ -6,16 +6,20 @@ import base64
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import numpy as np
 import pytest
 
-from engagement_platform.defs.live_ops import LIVE_OPS, definitions, judged_metadata, live_ops_asset
+from engagement_platform.defs import live_ops
+from engagement_platform.defs.live_ops import JOB, LIVE_OPS, definitions, judged_metadata, live_ops_asset
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.specs import key_of, table_spec
+from engagement_platform.defs.sensors import recent_runs
+from engagement_platform.defs.specs import table_spec
 from engagement_platform.local.services import all_services
 from engagement_platform.pipelines.games.detection import Finding
 from engagement_platform.pipelines.games.live_ops import Judged
@@ -119,25 +123,31 @@ def test_what_is_wrong_is_said_by_game_and_figure() -> None:
     assert text.value == f"g1: purchases since {BEGIN:%Y-%m-%d} 10:00 UTC"
 
 
-def test_events_of_any_table_ask_for_a_run_once_a_minute(games: Games, instance: dg.DagsterInstance) -> None:
+def test_events_that_were_counted_ask_for_a_run_after_a_pause_and_silence_for_one_every_quarter_of_an_hour(
+    games: Games, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tables = [declared.table for declared in registry(games.settings.games.declarations).values()]
     defs = dg.Definitions.merge(
         dg.Definitions(assets=[table_spec(table, []) for table in tables]),
         definitions(),
         dg.Definitions(resources={"platform": Platform()}),
     )
-    at, cursor = BEGIN + timedelta(minutes=1, seconds=5), None
-    # Seconds, which table got events just before, whether a run is asked for: 262 is in the minute of 250.
-    looks = ((0, None, 0), (60, 0, 1), (190, None, 0), (250, -1, 1), (256, None, 0), (262, 7, 0), (300, None, 1))
-    for seconds, table, expected in (*looks, (420, None, 0)):
-        if table is not None:
-            instance.report_runless_asset_event(dg.AssetMaterialization(key_of(tables[table])))
-        result = dg.evaluate_automation_conditions(
-            defs, instance, asset_selection=dg.AssetSelection.assets(LIVE_OPS), cursor=cursor,
-            evaluation_time=at + timedelta(seconds=seconds),
-        )  # fmt: skip
-        cursor = result.cursor
-        assert result.get_num_requested(LIVE_OPS) == expected, f"after {seconds} s"
+    cursor, minute = None, 0
+    # Are events counted before, seconds since the last run ended, is a run asked for.
+    looks = ((False, 0, False), (True, 0, True), (False, 130, False), (True, 110, False), (False, 130, True))
+    for number, (counted, seconds, expected) in enumerate((*looks, (False, 890, False), (False, 910, True))):
+        if counted:
+            minute += 1
+            row = {"game_id": "g1", "event_ts": BEGIN + minute * MINUTE, "player_id": "p"}
+            games.append("login", [row], BEGIN + minute * MINUTE)
+        now = (recent_runs(instance, JOB).ended or 0) + seconds
+        monkeypatch.setattr(live_ops, "time", SimpleNamespace(time=partial(float, now)))
+        context = dg.build_sensor_context(instance=instance, cursor=cursor)
+        asked = isinstance(live_ops.look(context, games.settings), dg.RunRequest)
+        assert asked == expected, f"look {number}"
+        cursor = context.cursor
+        if asked:
+            assert defs.resolve_job_def(JOB).execute_in_process(instance=instance).success
 
 
 @pytest.mark.parametrize(("said", "running"), [(None, True), ("false", False), ("true", True)])
