@@ -84,6 +84,10 @@ def server_conf(settings: Settings, source: str = "") -> dict[str, str]:
         "spark.ui.enabled": "false",
         # Kept frames of past batches are freed at a garbage collection; the default waits 30 minutes for one.
         "spark.cleaner.periodicGC.interval": "3min",
+        # Each broadcast relation and each aggregation takes a page at least, 8 MB with a heap of 1 GB: two dozen tables of
+        # a few rows filled a third of the old generation, and from the twentieth minute on all of it was collected each
+        # three seconds.
+        "spark.buffer.pageSize": "1m",
         "spark.ui.showConsoleProgress": "false",
         # A batch has more kinds of generated classes than the default of 100; compiling them anew took 12 % of it.
         "spark.sql.codegen.cache.maxEntries": "1000",
