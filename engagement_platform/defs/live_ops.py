@@ -32,7 +32,7 @@ LIVE_OPS = dg.AssetKey(["live_ops", "figures"])
 LIVE_OPS_POOL = "live_ops"
 
 JOB = "judge_games"
-PAUSE, AT_LATEST = timedelta(minutes=2), timedelta(minutes=15)
+PAUSE, AT_LATEST = timedelta(minutes=1), timedelta(minutes=15)
 """A run has a process of its own. Without new events time goes on, too: a game that is silent is found by that."""
 
 SHOWN = timedelta(minutes=15)
@@ -141,7 +141,7 @@ def definitions() -> dg.Definitions:
     asks = sensor(
         "games_counted",
         look,
-        "Judges the figures of games after events came, at most every two minutes, and every quarter of an hour. On "
+        "Judges the figures of games after events came, at most once a minute, and every quarter of an hour. On "
         "from the start with `live_ops.automatic` and `dagster.automation`; otherwise `engagement-platform live-ops "
         "run --follow` does the same without runs.",
         job=JOB,

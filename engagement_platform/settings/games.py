@@ -76,7 +76,7 @@ class LiveOpsSettings(Section):
     """How often `live-ops run --follow` looks at the figures."""
     automatic: bool = False
     """Whether Dagster's sensor `games_counted` is on from the start where `dagster.automation` is `running`: a run
-    after new events, at most every two minutes. Not beside `live-ops run --follow`, which does the same without runs:
+    after new events, at most once a minute. Not beside `live-ops run --follow`, which does the same without runs:
     of two, one would stop with CursorMoved. `up` sets it where it runs simulated games, unless it is set already."""
 
 

@@ -75,7 +75,7 @@ BOUNDED = (
     "PSS, GB", "processes", "open files", "data files", "files of table logs", "Dagster's databases, MB", "backlog",
     "all else in the home, files", "all else in the home, MB",
 )  # fmt: skip
-"""Level off: in the last quarter of the run no higher than in the two before, give or take what comes with a night.
+"""Level off: in the last quarter of the run no higher than in the one before, give or take what comes with a night.
 
 The others grow with what arrives, and no faster: rows that are alive, what happened to each batch, messages for the 7
 days for which the broker keeps them, logs up to 40 MB a process.
@@ -118,7 +118,7 @@ def quarters(samples: Sequence[Sample], name: str) -> list[float]:
 def verdict(name: str, found: Sequence[float]) -> str:
     """What a figure's quarters say; empty: it grows on."""
     second, third, last = found[1:]
-    if last <= max(second, third) * LEVEL:
+    if last <= third * LEVEL:
         return "level"
     return "as what arrives" if name not in BOUNDED and last - third <= (third - second) * LINEAR else ""
 

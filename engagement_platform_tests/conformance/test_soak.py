@@ -13,7 +13,6 @@ from engagement_platform_tests.conformance.soak import quarters, verdict
         ("PSS, GB", [2.0, 3.1, 3.0, 3.2], "level"),
         ("PSS, GB", [2.0, 3.0, 4.0, 5.0], ""),
         ("data files", [10.0, 400.0, 500.0, 450.0], "level"),
-        ("backlog", [100.0, 900.0, 300.0, 700.0], "level"),
         ("backlog", [100.0, 300.0, 900.0, 1100.0], ""),
         ("lake, MB", [10.0, 20.0, 30.0, 40.0], "as what arrives"),
         ("lake, MB", [10.0, 20.0, 40.0, 80.0], ""),
