@@ -101,10 +101,11 @@ def produce(
         for number, message in enumerate(islice(messages, limit)):
             # From the beginning, not from the last message: waiting a little too long does not add up.
             ahead = began + number / rate - time.monotonic() if rate else 0.0
-            if ahead > _SHORTEST_SLEEP_S or number % _POLL_EVERY == 0:
+            if ahead > 0 or number % _POLL_EVERY == 0:
                 producer.poll(0)
-            if ahead > _SHORTEST_SLEEP_S:
-                stop.wait(ahead)
+            if ahead > 0:
+                # Never early: what is due within a moment waits for all of it, and the next ones catch up.
+                stop.wait(max(ahead, _SHORTEST_SLEEP_S))
             if stop.is_set():
                 break
             topic = topics[message.kind]
