@@ -108,14 +108,26 @@ def _pss(pid: int) -> float:
     return int(found[1]) * 1024.0 if found else 0.0
 
 
+def sizes(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Files below a folder that is in use, with their bytes; what goes meanwhile is left out."""
+    for at, _, names in os.walk(folder):
+        for path in (Path(at, name) for name in names):
+            try:
+                size = path.stat().st_size
+            except FileNotFoundError:
+                continue
+            yield path, size
+
+
 def data_files(home: Path) -> int:
     """Data files on the disk, removed ones that VACUUM has not deleted included."""
-    return sum("_delta_log" not in path.parts for path in (home / "lake").rglob("*.parquet"))
+    found = (path for path, _ in sizes(home / "lake") if path.suffix == ".parquet")
+    return sum("_delta_log" not in path.parts for path in found)
 
 
 def database(home: Path) -> int:
     """Bytes of Dagster's runs, events, ticks and evaluations."""
-    return sum(path.stat().st_size for path in (home / "dagster").rglob("*.db*"))
+    return sum(size for path, size in sizes(home / "dagster") if path.suffix.startswith(".db"))
 
 
 @dataclass(frozen=True)

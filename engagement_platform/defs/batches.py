@@ -44,8 +44,6 @@ class Tables:
     """Which count of its process says how many rows a batch wrote into a table; by default whether it made commits."""
     sparse: bool = False
     """A run materializes of its own tables the first, and those that it wrote into."""
-    every_s: float | None = None
-    """How often a run that drains for long records events; None: every `dagster.report_interval`."""
 
     @property
     def summary(self) -> Table:

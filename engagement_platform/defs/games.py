@@ -19,10 +19,11 @@ from engagement_platform.defs.checks import FRESH, freshness_result
 from engagement_platform.defs.evaluations import cannot_tell
 from engagement_platform.defs.ingestion import Ingestion
 from engagement_platform.defs.layout import layout_definitions
+from engagement_platform.defs.live_ops import judging
 from engagement_platform.defs.materialization_events import callbacks_of, record_batches
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import backlog_sensor, check_on_demand, report_sensor
-from engagement_platform.defs.specs import SOURCES, column_schema, key_of, table_spec
+from engagement_platform.defs.specs import GAMES_GROUP, SOURCES, column_schema, key_of, table_spec
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.vault import VAULT
@@ -30,9 +31,6 @@ from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.job import ROWS_OF, TABLES
 from engagement_platform.pipelines.games.replay import folder_of
 from engagement_platform.settings import Settings
-
-# A group of their own: thirty tables would hide all others in the graph.
-GAMES_GROUP = "games"
 
 ROW_SUMS = "row_sums"
 
@@ -73,9 +71,9 @@ def fresh(looked: Waiting, feed: Feed, now: datetime) -> dg.AssetCheckResult:
 
 
 def tables_of(feed: Feed) -> Tables:
-    """The tables that a run materializes; every minute while it drains, since the figures of games are judged then."""
+    """The tables that a run materializes."""
     wrote = {table: ROWS_OF + table.key[-1] for table in feed.tables}
-    return Tables(dict.fromkeys(feed.tables, TABLES), publishes=feed.quarantine, wrote=wrote, sparse=True, every_s=60.0)
+    return Tables(dict.fromkeys(feed.tables, TABLES), publishes=feed.quarantine, wrote=wrote, sparse=True)
 
 
 def ingestion(feed: Feed, group: str) -> Ingestion:
@@ -90,6 +88,7 @@ def ingestion(feed: Feed, group: str) -> Ingestion:
         backlog=lambda looked: looked.announced(feed, datetime.now(UTC)).backlog,
         unknown=PlatformError,
         interval=BATCH_EVERY,
+        beside=judging if group == GAMES_GROUP else None,
         description="Events from S3, batch after batch, exactly once; days before today are replayed.",
         reread=partial(_again, feed),
         check=ROW_SUMS,

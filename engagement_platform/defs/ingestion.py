@@ -23,6 +23,7 @@ from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
+from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 Mode = Literal["auto", "drain", "reread"]
@@ -168,6 +169,8 @@ class Ingestion(Drain):
     reread: Reread | None = None
     """Reads what was ingested on a day once more."""
     check: str = CONSERVATION
+    beside: Callable[[Context, Settings], Callable[[], None]] | None = None
+    """Begun with a run; what it gives is called after each batch."""
     says: str = "Every record that a batch received has landed, was a known duplicate or is in quarantine."
 
     @cached_property
@@ -209,10 +212,12 @@ class Ingestion(Drain):
         """Make the batches that are planned, record events for each table, and check that the books balance."""
         reports: list[BatchReport] = []
         with platform.open(self.job) as opened:
+            look = self.beside(context, opened.settings) if self.beside else lambda: None
             try:
                 batches = self._batches(context, opened, days, drains)
                 for report in record_batches(context, self.tables, opened, batches, self.result):
                     reports.append(report)
+                    look()
             except BooksDoNotBalance as refused:
                 yield self.result(reports, str(refused))
                 raise

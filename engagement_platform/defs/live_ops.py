@@ -6,7 +6,7 @@ What is judged is `pipelines/games/live_ops`. Made by a function, since which ta
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import groupby
@@ -14,11 +14,10 @@ from itertools import groupby
 import dagster as dg
 
 from engagement_platform.defs.batches import Metadata, rows_table
-from engagement_platform.defs.games import GAMES_GROUP
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.plot import picture
 from engagement_platform.defs.sensors import Answer, recent_runs, sensor, too_soon
-from engagement_platform.defs.specs import key_of
+from engagement_platform.defs.specs import GAMES_GROUP, key_of
 from engagement_platform.engine.database import open_engine
 from engagement_platform.pipelines.games.figures import KPIS, MINUTE
 from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
@@ -32,8 +31,9 @@ LIVE_OPS = dg.AssetKey(["live_ops", "figures"])
 LIVE_OPS_POOL = "live_ops"
 
 JOB = "judge_games"
+INGESTS = "ingest_game_events"
 PAUSE, AT_LATEST = timedelta(minutes=1), timedelta(minutes=15)
-"""A run has a process of its own. Without new events time goes on, too: a game that is silent is found by that."""
+"""Without new events time goes on, too: a game that is silent is found by that."""
 
 SHOWN = timedelta(minutes=15)
 """How far back the picture and the table of figures go."""
@@ -97,11 +97,42 @@ def live_ops_asset(types: Registry) -> dg.AssetsDefinition:
     def live_ops_figures(platform: Platform) -> dg.MaterializeResult[None]:
         """The minutes that are complete; the sensor `send_alerts` sends the alerts."""
         job = LiveOpsJob(platform.settings())
-        done = job.run()
-        figures = [] if done.until is None else job.store.figures(done.until - SHOWN, done.until).to_pylist()
-        return dg.MaterializeResult(metadata=judged_metadata(done, figures, job.store.players()))
+        return dg.MaterializeResult(metadata=_shown(job, job.run()))
 
     return live_ops_figures
+
+
+def _shown(job: LiveOpsJob, done: Judged) -> Metadata:
+    figures = [] if done.until is None else job.store.figures(done.until - SHOWN, done.until).to_pylist()
+    return judged_metadata(done, figures, job.store.players())
+
+
+def judging(context: dg.AssetExecutionContext | dg.OpExecutionContext, settings: Settings) -> Callable[[], None]:
+    """What a run that ingests events calls after each batch: judges games in its process, at most once a minute.
+
+    Materializes the asset every `dagster.report_interval`. Does nothing without `live_ops.automatic`. Never raises:
+    what cannot be judged is said in the run's log, and keeps no event from being ingested.
+    """
+    if not settings.live_ops.automatic:
+        return lambda: None
+    # Kept for the whole run: it fits what is expected of a day once, 1.4 s a game.
+    job = LiveOpsJob(settings)
+    judge_at = report_at = 0.0
+
+    def look() -> None:
+        nonlocal judge_at, report_at
+        if (now := time.monotonic()) < judge_at:
+            return
+        judge_at = now + PAUSE.total_seconds()
+        try:
+            done = job.run()
+            if now >= report_at:
+                context.log_event(dg.AssetMaterialization(LIVE_OPS, metadata=_shown(job, done)))
+                report_at = now + settings.dagster.report_interval.total_seconds()
+        except Exception as error:
+            context.log.warning(f"Games were not judged, and are again in a minute: {type(error).__name__}: {error}")
+
+    return look
 
 
 @lru_cache(maxsize=1)
@@ -110,8 +141,9 @@ def _store(url: str) -> LiveOpsStore:
 
 
 def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
-    """Whether events were counted that no run was asked to judge, or the last run is long ago.
+    """Whether events were counted that no run was asked to judge, or nothing was judged for long.
 
+    While a run ingests events, it judges them (`judging`); another run would cost a process a minute.
     No condition of Dagster's own automation: each evaluation keeps a tree of all tables and their days, 255 KB each
     30 s for 30 days (Dagster 1.13).
     """
@@ -122,10 +154,19 @@ def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
     if reason := too_soon(recent, now, PAUSE.total_seconds()):
         return dg.SkipReason(reason)
     counted = newest[0].isoformat()
-    if counted == context.cursor and now - (recent.ended or 0.0) < AT_LATEST.total_seconds():
-        return dg.SkipReason("No events were counted since the last run.")
+    if now - _judged(context.instance) < AT_LATEST.total_seconds():
+        if recent_runs(context.instance, INGESTS).under_way:
+            return dg.SkipReason("The run that ingests events judges them, too.")
+        if counted == context.cursor:
+            return dg.SkipReason("No events were counted since the last run.")
     context.update_cursor(counted)
     return dg.RunRequest()
+
+
+def _judged(instance: dg.DagsterInstance) -> float:
+    """When a run said last what it judged, Unix time; 0.0: none has."""
+    event = instance.get_latest_materialization_event(LIVE_OPS)
+    return event.timestamp if event else 0.0
 
 
 def definitions() -> dg.Definitions:
@@ -141,9 +182,9 @@ def definitions() -> dg.Definitions:
     asks = sensor(
         "games_counted",
         look,
-        "Judges the figures of games after events came, at most once a minute, and every quarter of an hour. On "
-        "from the start with `live_ops.automatic` and `dagster.automation`; otherwise `engagement-platform live-ops "
-        "run --follow` does the same without runs.",
+        "Judges the figures of games after events came, at most once a minute, and every quarter of an hour. The run "
+        "that ingests events judges them, too. On from the start with `live_ops.automatic` and `dagster.automation`; "
+        "otherwise `engagement-platform live-ops run --follow` does the same without runs.",
         job=JOB,
         on=settings.live_ops.automatic,
     )

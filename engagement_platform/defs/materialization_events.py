@@ -45,7 +45,7 @@ class Recorder:
 
     def __init__(self, context: Context, tables: Tables, opened: Opened, check: Check | None = None) -> None:
         self._context, self._tables, self._opened, self._check = context, tables, opened, check
-        self._every_s = tables.every_s or opened.settings.dagster.report_interval.total_seconds()
+        self._every_s = opened.settings.dagster.report_interval.total_seconds()
         self._due = _first_event_due(context, self._every_s)
         self._reports, self._pending, self._day = list[BatchReport](), list[Batch](), date.min
         self._evaluated, self._failed = 0, False

@@ -25,6 +25,8 @@ from engagement_platform.pipelines.status import first_batch_day
 from engagement_platform.settings import Settings
 
 GROUP, SOURCES, MAINTENANCE = "engagement", "sources", "maintenance"
+# A group of their own: thirty tables would hide all others in the graph.
+GAMES_GROUP = "games"
 
 # Columns and description do not depend on the layout, which is a setting and unknown when definitions load.
 DATA_TABLE = data_table("liquid")

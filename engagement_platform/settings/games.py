@@ -75,9 +75,10 @@ class LiveOpsSettings(Section):
     poll: timedelta = timedelta(seconds=5)
     """How often `live-ops run --follow` looks at the figures."""
     automatic: bool = False
-    """Whether Dagster's sensor `games_counted` is on from the start where `dagster.automation` is `running`: a run
-    after new events, at most once a minute. Not beside `live-ops run --follow`, which does the same without runs:
-    of two, one would stop with CursorMoved. `up` sets it where it runs simulated games, unless it is set already."""
+    """Whether the runs that ingest events of games judge them, too, at most once a minute, and Dagster's sensor
+    `games_counted` is on from the start where `dagster.automation` is `running`: it launches a run that judges while
+    none ingests. `live-ops run --follow` does the same without Dagster. `up` sets it where it runs simulated games,
+    unless it is set already."""
 
 
 class IngestServerSettings(Section):

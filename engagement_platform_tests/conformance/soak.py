@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +32,7 @@ from pathlib import Path
 from rich.table import Table as RichTable
 
 from benchmarks.cells import add_options, console, open_run, right_aligned
-from benchmarks.footprint import GIGABYTE, MEGABYTE, Footprint, data_files, database, descendants
+from benchmarks.footprint import GIGABYTE, MEGABYTE, Footprint, data_files, database, descendants, sizes
 from benchmarks.pages import add_page_option, markdown, publish
 from engagement_platform.local.orchestrator import ui_address
 from engagement_platform.settings import Settings
@@ -57,17 +57,17 @@ Sample = dict[str, float]
 
 def kept(home: Path) -> Sample:
     """What a home holds: files and sizes by part."""
-    stores = sum(path.stat().st_size for path in home.glob("stores.db*"))
+    others = [size for path, size in sizes(home) if _is_other(path.relative_to(home))]
     return {
         "data files": data_files(home),
-        "files of table logs": sum(1 for _ in (home / "lake").rglob("_delta_log/*")),
+        "files of table logs": sum(path.parent.name == "_delta_log" for path, _ in sizes(home / "lake")),
         "lake, MB": _size(home / "lake") / MEGABYTE,
-        "stores, MB": stores / MEGABYTE,
+        "stores, MB": sum(size for path, size in sizes(home) if path.name.startswith("stores.db")) / MEGABYTE,
         "Dagster's databases, MB": database(home) / MEGABYTE,
         "logs, MB": _size(home / "logs") / MEGABYTE,
         "broker, MB": _size(home / "kafka") / MEGABYTE,
-        "all else in the home, files": sum(1 for _ in _else(home)),
-        "all else in the home, MB": sum(map(_bytes, _else(home))) / MEGABYTE,
+        "all else in the home, files": len(others),
+        "all else in the home, MB": sum(others) / MEGABYTE,
     }
 
 
@@ -82,22 +82,12 @@ days for which the broker keeps them, logs up to 40 MB a process.
 """
 
 
-def _else(home: Path) -> Iterator[Path]:
-    parts = {"lake", "kafka", "logs"}
-    for path in home.rglob("*"):
-        if path.relative_to(home).parts[0] not in parts and path.suffix not in (".db", ".db-wal", ".db-shm"):
-            yield path
+def _is_other(path: Path) -> bool:
+    return path.parts[0] not in {"lake", "kafka", "logs"} and not path.suffix.startswith(".db")
 
 
 def _size(folder: Path) -> int:
-    return sum(map(_bytes, folder.rglob("*")))
-
-
-def _bytes(path: Path) -> int:
-    """0 of a file that is gone."""
-    with suppress(FileNotFoundError):
-        return path.stat().st_size
-    return 0
+    return sum(size for _, size in sizes(folder))
 
 
 def open_files(root: int) -> int:

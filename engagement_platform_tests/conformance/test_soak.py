@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from engagement_platform_tests.conformance.soak import quarters, verdict
+from benchmarks.footprint import MEGABYTE
+from engagement_platform_tests.conformance.soak import kept, quarters, verdict
 
 
 @pytest.mark.parametrize(
@@ -24,3 +27,19 @@ def test_only_what_follows_arrivals_may_grow_and_no_faster_than_they(name: str, 
 
 def test_a_quarter_is_as_high_as_its_highest_sample() -> None:
     assert quarters([{"backlog": float(n)} for n in (1, 9, 2, 3, 8, 4, 5, 0)], "backlog") == [9.0, 3.0, 8.0, 5.0]
+
+
+def test_what_goes_while_a_home_is_measured_is_left_out(tmp_path: Path) -> None:
+    for name, size in {
+        "lake/a/_delta_log/0.json": 1, "lake/a/_delta_log/1.checkpoint.parquet": 2, "lake/a/day=1/part.parquet": 4,
+        "dagster/history/runs.db": 8, "dagster/history/runs.db-wal": 16, "dagster/storage/x/compute": 32,
+        "stores.db": 64, "stores.db-shm": 128, "logs/up.log": 256, "kafka/0.log": 512,
+    }.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"." * size)
+    (tmp_path / "dagster/history/gone.db-wal").symlink_to(tmp_path / "nothing")
+    found = {name: figure * MEGABYTE if name.endswith("MB") else figure for name, figure in kept(tmp_path).items()}
+    assert found == {
+        "data files": 1, "files of table logs": 2, "lake, MB": 7, "stores, MB": 192, "Dagster's databases, MB": 24,
+        "logs, MB": 256, "broker, MB": 512, "all else in the home, files": 1, "all else in the home, MB": 32,
+    }  # fmt: skip

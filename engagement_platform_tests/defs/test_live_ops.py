@@ -1,6 +1,6 @@
 """Live-ops in Dagster: what asks for a run, what a run judges, shows and tells. No Spark."""
 
-from __future__ import annotations
+# No `from __future__ import annotations` beside Dagster's decorators.
 
 import base64
 import re
@@ -16,14 +16,23 @@ import numpy as np
 import pytest
 
 from engagement_platform.defs import live_ops
-from engagement_platform.defs.live_ops import JOB, LIVE_OPS, definitions, judged_metadata, live_ops_asset
+from engagement_platform.defs.live_ops import (
+    INGESTS,
+    JOB,
+    LIVE_OPS,
+    definitions,
+    judged_metadata,
+    judging,
+    live_ops_asset,
+)
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import recent_runs
 from engagement_platform.defs.specs import table_spec
 from engagement_platform.local.services import all_services
 from engagement_platform.pipelines.games.detection import Finding
-from engagement_platform.pipelines.games.live_ops import Judged
+from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
 from engagement_platform.pipelines.games.registry import registry
+from engagement_platform.pipelines.jobs import GAME_JOBS
 from engagement_platform.settings import Settings
 from engagement_platform_tests.pipelines.games.counted import Games
 
@@ -168,3 +177,79 @@ def test_the_sensor_is_on_where_games_are_simulated_unless_somebody_says_otherwi
     [sensor] = definitions().sensors or ()
     assert isinstance(sensor, dg.SensorDefinition)
     assert (sensor.default_status is dg.DefaultSensorStatus.RUNNING) == running
+
+
+def test_a_run_that_ingests_events_judges_them_once_a_minute_and_says_so_each_report_interval(
+    games: Games, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(AUTOMATIC, "true")
+    settings, clock = Settings(), SimpleNamespace(now=1_000.0)
+    assert settings.dagster.report_interval == 5 * MINUTE
+    monkeypatch.setattr(live_ops, "time", SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now))
+    judged = list[float]()
+
+    def judge(_job: LiveOpsJob) -> Judged:
+        judged.append(clock.now)
+        return Judged(None, (), ())
+
+    monkeypatch.setattr(LiveOpsJob, "run", judge)
+
+    @dg.op
+    def drain(context: dg.OpExecutionContext) -> None:
+        look = judging(context, settings)
+        for clock.now in (1_000.0, 1_030.0, 1_060.0, 1_290.0, 1_350.0):
+            look()
+
+    @dg.job
+    def drains() -> None:
+        drain()
+
+    assert drains.execute_in_process(instance=instance).success
+    assert judged == [1_000.0, 1_060.0, 1_290.0, 1_350.0]
+    told = instance.fetch_materializations(LIVE_OPS, limit=10).records
+    assert len(told) == 2
+
+
+def test_games_that_cannot_be_judged_keep_no_event_from_being_ingested(
+    games: Games, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(AUTOMATIC, "true")
+
+    def fails(_job: LiveOpsJob) -> Judged:
+        raise ZeroDivisionError("a figure of nothing")
+
+    monkeypatch.setattr(LiveOpsJob, "run", fails)
+
+    @dg.op
+    def drain(context: dg.OpExecutionContext) -> None:
+        judging(context, Settings())()
+
+    @dg.job
+    def drains() -> None:
+        drain()
+
+    done = drains.execute_in_process(instance=instance)
+    assert done.success
+    said = [entry.user_message for entry in instance.all_logs(done.run_id)]
+    assert any("a figure of nothing" in text for text in said)
+    assert instance.get_latest_materialization_event(LIVE_OPS) is None
+
+
+def test_nobody_is_asked_to_judge_while_a_run_ingests_unless_nothing_was_judged_for_a_quarter_of_an_hour(
+    games: Games, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @dg.job(name=INGESTS)
+    def ingests() -> None: ...
+
+    instance.create_run_for_job(ingests, status=dg.DagsterRunStatus.STARTED)
+    instance.report_runless_asset_event(dg.AssetMaterialization(LIVE_OPS))
+    games.append("login", [{"game_id": "g1", "event_ts": BEGIN, "player_id": "p"}], BEGIN)
+    judged = datetime.now(UTC).timestamp()
+    for seconds, expected in ((130, False), (890, False), (910, True)):
+        monkeypatch.setattr(live_ops, "time", SimpleNamespace(time=partial(float, judged + seconds)))
+        looked = live_ops.look(dg.build_sensor_context(instance=instance), games.settings)
+        assert isinstance(looked, dg.RunRequest) == expected, seconds
+
+
+def test_the_job_that_judges_beside_its_batches_is_that_of_the_games_that_ship() -> None:
+    assert [job.replace("-", "_") for job in GAME_JOBS] == [INGESTS]
