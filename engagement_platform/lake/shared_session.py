@@ -1,9 +1,10 @@
 """One server-side Spark Connect session for the runs of one job, one after the other.
 
-Every session that runs Python code leaves a worker daemon behind on the server (SPARK-54055), so runs do not open one
-each. A run claims the session by a lease. Only a session that its last run has closed is used again: after a run that
-was killed or is silent a new one is drawn, and the server releases the old one, which interrupts its statements and
-refuses later ones. So neither configuration nor a late statement of one run reaches another.
+Every session that runs Python code leaves a worker daemon behind on a server that isolates their artifacts
+(SPARK-54055), so runs do not open one each. A run claims the session by a lease. Only a session that its last run has
+closed is used again: after a run that was killed or is silent a new one is drawn, and the server releases the old one,
+which interrupts its statements and refuses later ones. So neither configuration nor a late statement of one run reaches
+another.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from engagement_platform.local.process import Child
 from engagement_platform.settings import Settings
 
 NAME = "spark-connect"
-_MAIN = "org.apache.spark.sql.connect.service.SparkConnectServer"
+_PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
 # Each batch brings plans and classes of its own, most of which run a few times: on few cores, compiling them well and
 # collecting beside the program take the processor from the work.
 FEW_CORES = 4
@@ -44,7 +44,8 @@ rootLogger.appenderRef.out.ref = out
 def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = MappingProxyType({})) -> Child:
     """The server as a process to supervise; `work_dir` takes its scratch files. Raises what resolving jars raises.
 
-    spark-submit is a shell script that becomes the JVM (exec twice), so the child's process is the server itself.
+    spark-submit is a shell script that becomes the JVM (exec twice), so the child's process is the server itself; the
+    JVM starts `connect_server` as its driver.
     """
     from engagement_platform.lake.session import plugin_conf, server_conf
 
@@ -58,13 +59,11 @@ def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = M
         "spark.local.dir": str(work_dir / "local"),
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
         **server_conf(settings),
-        # A session that is closed leaves its Python workers' daemon behind (SPARK-54055); after the default of an hour
-        # without use, a job that runs each night would leave one a day, and others one for each quiet hour.
-        "spark.connect.session.manager.defaultSessionTimeout": "7d",
         "spark.connect.grpc.binding.address": LOCALHOST,
         "spark.connect.grpc.binding.port": str(settings.embedded.connect_port),
     }
     conf |= plugin_conf(jars, conf)
+    conf["spark.plugins"] = ",".join(filter(None, (conf.get("spark.plugins"), _PLUGIN)))
     # An application's own options come last on the JVM's command line, so theirs win where both name one.
     own = conf.pop("spark.driver.extraJavaOptions", "")
     few = _FOR_FEW_CORES if (os.cpu_count() or 1) <= FEW_CORES else ()
@@ -76,7 +75,7 @@ def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = M
             *(str(home / "bin" / "spark-submit"), "--master", settings.spark.master),
             *("--jars", ",".join(map(str, jars))),
             *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
-            *("--class", _MAIN, "--name", NAME, "spark-internal"),
+            *("--name", NAME, str(Path(__file__).with_name("connect_server.py"))),
         ],
         env={
             "SPARK_HOME": str(home),
