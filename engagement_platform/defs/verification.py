@@ -38,13 +38,8 @@ GUARDS_SAY = (
 VERIFY_AFTER_S = 180.0
 """After the first batch: until then a new Spark server compiles each plan for the first time, with all of two cores."""
 VERIFY_PAUSE_S = 900.0
-UNEVALUATED_PAUSE_S = 120.0
-"""After a materialization, before which Dagster's UI does not show a result any more."""
 VERIFY_PAUSE_PER_DURATION = 10
 """Verification reads whole tables, so it takes longer as they grow; at most a tenth of the time goes into it."""
-BRIEF_S = 300.0
-"""One that took less comes again after twice that where a materialization has come since: by the rule above a newcomer
-would see no result for half an hour on a slow machine. Those of a longer one would be out of sight again soon."""
 
 TABLE_CHECKS: Mapping[tuple[dg.AssetKey, str], tuple[Sequence[str], str]] = {
     (DATA, "unique_engagement_id"): (("doubled",), "Every engagement is there once."),
@@ -208,8 +203,6 @@ def why_not_verified(
     if recent.created is not None and last_batch < recent.created and not unevaluated:
         return "No batch has finished since the last verification."
     took = (recent.ended or 0.0) - (recent.started or recent.ended or 0.0)
-    if unevaluated and took < BRIEF_S:
-        return too_soon(recent, now, max(UNEVALUATED_PAUSE_S, took * 2))
     return too_soon(recent, now, max(VERIFY_PAUSE_S, took * VERIFY_PAUSE_PER_DURATION))
 
 
@@ -235,8 +228,8 @@ def definitions() -> dg.Definitions:
     after_batches = sensor(
         "verify_after_batches",
         verify_after_batches,
-        "Checks the tables against the topic: two minutes after the last verification, or twice as long as that took, "
-        "where the Data Table was materialized since, fifteen where there are new batches, never when idle.",
+        "Checks the tables against the topic after new batches or a materialization, at most every fifteen minutes, or "
+        "ten times what that took; never when idle.",
         job=verify_engagements.name,
         every=15,
     )

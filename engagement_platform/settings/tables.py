@@ -82,7 +82,7 @@ class HealthSettings(Section):
     """Most partitions of a table that `doctor --json` lists: those with most small files, files, overlap, bytes."""
     footer_samples: int = Field(8, ge=0)
     """Footers read to learn the codec of files whose names do not tell it."""
-    check_pause: timedelta = timedelta(minutes=4)
+    check_pause: timedelta = timedelta(minutes=15)
     """In Dagster: after writes, tables that changed are examined together, in one run at most every so long. A run
     costs about 3 s and a fraction of a second for each table."""
     reports_kept: int = Field(30, ge=1)

@@ -54,10 +54,10 @@ def test_a_run_that_failed_once_is_tried_again_at_once_and_later_ones_ever_more_
         (990.0, None, 990.0, Recent(created=1000.0, started=1001.0, ended=1011.0), False),
         (1950.0, None, 990.0, Recent(created=1000.0, started=1001.0, ended=1101.0), False),
         (1950.0, None, 990.0, Recent(created=1000.0, started=1090.0, ended=1100.0), True),
-        (1950.0, None, 1950.0, Recent(created=1860.0, started=1875.0, ended=1881.0), False),
-        (990.0, None, 1950.0, Recent(created=1860.0, started=1870.0, ended=1880.0), True),
-        (1950.0, None, 1950.0, Recent(created=1679.0, started=1680.0, ended=1800.0), False),
-        (1950.0, None, 1950.0, Recent(created=1679.0, started=1680.0, ended=1780.0), True),
+        (990.0, None, 1950.0, Recent(created=1000.0, started=1090.0, ended=1101.0), False),
+        (990.0, None, 1950.0, Recent(created=1000.0, started=1090.0, ended=1100.0), True),
+        (1950.0, None, 1950.0, Recent(created=900.0, started=901.0, ended=1001.0), False),
+        (1950.0, None, 1950.0, Recent(created=899.0, started=900.0, ended=999.0), True),
     ],
     ids=[
         *("no batch", "the first minutes", "three minutes old", "older than the records", "under way", "nothing new"),
@@ -67,7 +67,7 @@ def test_a_run_that_failed_once_is_tried_again_at_once_and_later_ones_ever_more_
             "materialized too soon",
             "materialized",
             "a longer one rests longer",
-            "by twice what it took",
+            "by ten times what it took",
         ),
     ],
 )
