@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from engagement_platform.alerting.model import Alert, Message, Severity, State, message_about, summed_up
 from engagement_platform.alerting.sender import Target, targets_of
-from engagement_platform.engine.database import reading, utc_now, writing
+from engagement_platform.engine.database import ensure_tables, reading, upsert, utc_now, writing
 from engagement_platform.engine.schema import JsonObject, UtcTimestamp
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.settings import AlertingSettings
@@ -94,7 +94,7 @@ class Alerts:
     def __init__(self, engine: Engine, settings: AlertingSettings, *, clock: Callable[[], datetime] = utc_now) -> None:
         self._engine, self._settings, self._clock = engine, settings, clock
         self.targets: tuple[Target, ...] = targets_of(settings.urls, settings.timeout)
-        self._lock, self._made = threading.Lock(), False
+        self._lock = threading.Lock()
         self._sending: dict[str, threading.Thread] = {}
 
     def raised(self, alert: Alert) -> State | None:
@@ -111,11 +111,10 @@ class Alerts:
 
     def _raised(self, connection: Connection, alert: Alert) -> State:
         now, kept = self._clock(), _row(connection, alert.key)
-        before = kept
-        if kept and kept.state == State.RECOVERED and now - kept.recovered_ts >= self._settings.settle:
-            before = None
+        over = kept and kept.state == State.RECOVERED and now - kept.recovered_ts >= self._settings.settle
+        before = None if over else kept
         state = State.REPEATED if before else State.RAISED
-        values = {name: getattr(alert, name) for name in ("severity", "title", "body", "source", "labels")}
+        values = {name: getattr(alert, name) for name in ("key", "severity", "title", "body", "source", "labels")}
         values |= {
             "state": state,
             "times": before.times + 1 if before else 1,
@@ -125,10 +124,7 @@ class Alerts:
             "recovery": "",
             "sent": kept.sent if kept else {},
         }
-        if kept:
-            connection.execute(ALERTS.update().where(ALERTS.c.key == alert.key).values(**values))
-        else:
-            connection.execute(ALERTS.insert().values(key=alert.key, **values))
+        upsert(connection, ALERTS, values, "key")
         return state
 
     def recovered(self, key: str, words: str = "") -> bool:
@@ -267,21 +263,14 @@ class Alerts:
         return State.REPEATED if worse or again else None
 
     def _writing(self) -> AbstractContextManager[Connection]:
-        self._make()
+        # Not in the constructor: a database that is down then must not stop a run, either.
+        ensure_tables(self._engine, _METADATA)
         return writing(self._engine, _LOCK)
 
     def _rows(self) -> Sequence[Row[Any]]:
-        self._make()
+        ensure_tables(self._engine, _METADATA)
         with reading(self._engine) as connection:
             return _all(connection)
-
-    def _make(self) -> None:
-        # Not in the constructor: a database that is down then must not stop a run, either.
-        with self._lock:
-            if not self._made:
-                with writing(self._engine, "alert-schema") as connection:
-                    _METADATA.create_all(connection)
-                self._made = True
 
 
 def _all(connection: Connection) -> Sequence[Row[Any]]:

@@ -46,7 +46,6 @@ IN_THE_MATRIX: Mapping[str, str] = {
 ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "alerting/test_store.py": (
         "alerting.alerts._claim",
-        "alerting.alerts._make",
         "alerting.alerts._settle",
         "alerting.alerts.raised",
         "alerting.alerts.recovered",
