@@ -92,7 +92,7 @@ class Supervisor:
     ) -> None:
         self._log_dir, self._on_event, self._keep_open = log_dir, on_event, keep_open
         self._children: dict[str, Child] = {}
-        self._logs_seen = time.monotonic()
+        self._logs_seen = 0.0
         self._start_reaper()
 
     def _start_reaper(self) -> None:
@@ -185,7 +185,6 @@ class Supervisor:
     def _launch(self, child: Child) -> None:
         log = self._log_of(child)
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._make_room(child)
         with log.open("ab") as out:
             child.log_from = out.tell()
             child.process = subprocess.Popen(
@@ -231,16 +230,11 @@ class Supervisor:
         pause_s = min(FIRST_PAUSE_S * 2 ** (child.deaths - 1), LONGEST_PAUSE_S)
         child.not_before = now + pause_s
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        last = self._last_lines(child)
-        self._on_event(
-            f"{child.name} ended with {how} after {lived_s:.0f} s; restarting it in {pause_s:.0f} s. "
-            f"Log: {self._log_of(child)}{', which ends: ' + last if last else ''}"
-        )
+        what = f"{child.name} ended with {how} after {lived_s:.0f} s; restarting it in {pause_s:.0f} s."
+        self._on_event(f"{what} {self._end_of_log(child)}")
 
     def _fail(self, child: Child, what: str) -> None:
-        last = self._last_lines(child)
-        log = f"Its log is {self._log_of(child)}{', which ends: ' + last if last else ' and is empty'}"
-        raise ChildFailed(f"{child.name} {what}. {log}")
+        raise ChildFailed(f"{child.name} {what}. {self._end_of_log(child)}")
 
     def _make_room(self, child: Child) -> None:
         """Empty a log that is too long into `.log.1`: its process goes on writing to the same file, at its new end."""
@@ -253,10 +247,12 @@ class Supervisor:
     def _log_of(self, child: Child) -> Path:
         return self._log_dir / f"{child.name}.log"
 
-    def _last_lines(self, child: Child) -> str:
-        with contextlib.suppress(FileNotFoundError), self._log_of(child).open("rb") as log:
+    def _end_of_log(self, child: Child) -> str:
+        """Where the log of a child is, and what it wrote last since it was started."""
+        path, lines = self._log_of(child), list[str]()
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as log:
             log.seek(max(child.log_from, log.seek(0, os.SEEK_END) - 8192))
             lines = [line.strip() for line in log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-            # Of a Java stack trace the head says what happened.
-            return " | ".join([line for line in lines if not line.startswith("at ")][-5:])
-        return ""
+        # Of a Java stack trace the head says what happened.
+        last = " | ".join([line for line in lines if not line.startswith("at ")][-5:])
+        return f"Its log is {path}{', which ends: ' + last if last else ' and is empty'}"
