@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone
@@ -61,7 +62,6 @@ _RECENT = 512
 _DUPLICATE_LAG = (20, 1_000)
 _STEP = timedelta(milliseconds=1)
 _ELSEWHERE = timezone(timedelta(hours=2))
-_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class _Person:
         self.ids = [self._id("lead")]
 
     def _id(self, role: str) -> str:
-        return f"{role}-{self.number:05d}" + (f"-{_base36(self.life)}" if self.life else "")
+        return f"{role}-{self.number:05d}" + (f"-{self.life:x}" if self.life else "")
 
 
 @dataclass
@@ -124,19 +124,18 @@ class _Sent:
 
     organization: int
     person: _Person
-    person_id: str
-    engagement_id: str
-    engagement_ts: str
     day: str
-    version: int
+    fields: dict[str, str]
+    """Ids and time, which are those of every version."""
     content: dict[str, Any]
+    version: int = 1
 
 
 class Traffic:
     """The stream of one producer. The same settings, start and clock make the same bytes.
 
     start: distinguishes this producer's ids from those of an earlier one, so that it may start anew at any time
-    without meeting its own past; needs a zone. clock: when the next message is sent; engagement times lie up to two
+    without meeting its own past. clock: when the next message is sent; engagement times lie up to two
     seconds before it (late ones days), execution times of requests on it. Not given: one millisecond a message from
     `start` on, which suits benchmarks and tests. kinds: what is sent; what is sent of one does not depend on others.
     """
@@ -149,13 +148,12 @@ class Traffic:
         clock: Callable[[], datetime] | None = None,
         kinds: Collection[Kind] = ENGAGEMENTS,
     ) -> None:
-        if start.tzinfo is None:
-            raise ValueError("start needs a zone")
         self.organizations = organizations(settings.organizations, settings.persons_per_organization)
         self._settings = settings
-        self._token = _base36(int(start.timestamp() * 1_000_000))
+        self._engagements = self._requests = self._sent = self._invalid = 0
+        self._token = f"{int(start.timestamp() * 1_000_000):x}"
         self._rng = Random(f"{settings.seed}/{self._token}")
-        self._clock = clock or self._ticking(start)
+        self._clock = clock or (lambda: start + self._sent * _STEP)
         self._contents = contents(Random(settings.seed), 400)
         self._has_engagements = not ENGAGEMENTS.isdisjoint(kinds)
         self._profile_share = settings.profile_share if "profile-changes" in kinds else 0.0
@@ -165,9 +163,8 @@ class Traffic:
         self._weights = list(accumulate(o.engagements_per_day for o in self.organizations))
         self._keys = [o.id.encode() for o in self.organizations]
         self._people: list[dict[int, _Person]] = [{} for _ in self.organizations]
-        self._recent: list[_Sent] = []
+        self._recent: deque[_Sent] = deque(maxlen=_RECENT)
         self._again: list[tuple[int, Message]] = []
-        self._engagements = self._requests = self._sent = self._invalid = 0
 
     @property
     def messages_per_engagement(self) -> float:
@@ -223,21 +220,15 @@ class Traffic:
         if random() < 0.05:
             ts = ts.astimezone(_ELSEWHERE)
         self._engagements += 1
-        sent = _Sent(
-            organization,
-            person,
-            person_id,
-            f"eng-{self._token}-{self._engagements:07d}",
-            ts.isoformat(),
-            day,
-            1,
-            self._contents[int(random() * len(self._contents))],
-        )
-        if len(self._recent) < _RECENT:
-            self._recent.append(sent)
-        else:
-            self._recent[self._engagements % _RECENT] = sent
-        return self._engagement(sent)
+        fields = {
+            "engagement_id": f"eng-{self._token}-{self._engagements:07d}",
+            "organization_id": self.organizations[organization].id,
+            "person_id": person_id,
+            "engagement_ts": ts.isoformat(),
+        }
+        content = self._contents[int(random() * len(self._contents))]
+        self._recent.append(_Sent(organization, person, day, fields, content))
+        return self._engagement(self._recent[-1])
 
     def _next_version(self) -> Message:
         sent = self._rng.choice(self._recent)
@@ -248,16 +239,7 @@ class Traffic:
     def _engagement(self, sent: _Sent) -> Message:
         name = {"person_name": sent.person.name} if self._rng.random() < 0.5 else {}
         version = {"version": sent.version} if sent.version > 1 or self._engagements % 2 else {}
-        fields = {
-            "engagement_id": sent.engagement_id,
-            "organization_id": self.organizations[sent.organization].id,
-            "person_id": sent.person_id,
-            **name,
-            "engagement_ts": sent.engagement_ts,
-            **version,
-            **sent.content,
-        }
-        return self._message("engagements", sent.organization, fields)
+        return self._message("engagements", sent.organization, {**sent.fields, **name, **version, **sent.content})
 
     def _message(self, kind: Kind, organization: int, fields: Mapping[str, object]) -> Message:
         return Message(kind, self._keys[organization], compact(fields).encode())
@@ -276,9 +258,9 @@ class Traffic:
             sent.person.name = full_name(self._rng.randrange(1_000))
             fields |= {"operation": "RENAME", "from_id": sent.person.id, "name": sent.person.name}
         elif draw < 0.96:
-            fields |= {"operation": "UPDATE", "engagement_id": sent.engagement_id, **self._patch()}
+            fields |= {"operation": "UPDATE", "engagement_id": sent.fields["engagement_id"], **self._patch()}
         elif draw < 0.98:
-            fields |= {"operation": "DELETE", "engagement_id": sent.engagement_id}
+            fields |= {"operation": "DELETE", "engagement_id": sent.fields["engagement_id"]}
         else:
             fields |= {"operation": "DELETE", "from_id": sent.person.id}
             sent.person.renew()
@@ -289,7 +271,8 @@ class Traffic:
         """A lead becomes a contact, a contact is merged into the next: chains of up to three ids, then a new person."""
         person, other, draw = sent.person, self._person(sent.organization), self._rng.random()
         if other is not person and draw < 0.05:
-            return {"from_id": sent.person_id, "to_id": other.id, "engagement_id": sent.engagement_id}
+            from_id, engagement_id = sent.fields["person_id"], sent.fields["engagement_id"]
+            return {"from_id": from_id, "to_id": other.id, "engagement_id": engagement_id}
         if other is not person and draw < 0.10:
             return {"from_id": person.id, "to_id": other.id, "engagement_date_from": sent.day}
         from_id = person.id
@@ -334,14 +317,3 @@ class Traffic:
         if person is None:
             person = people[number] = _Person(number, full_name(number + 17 * organization))
         return person
-
-    def _ticking(self, start: datetime) -> Callable[[], datetime]:
-        return lambda: start + self._sent * _STEP
-
-
-def _base36(number: int) -> str:
-    digits = ""
-    while number:
-        number, digit = divmod(number, 36)
-        digits = _DIGITS[digit] + digits
-    return digits or "0"
