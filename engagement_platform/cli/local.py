@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -133,11 +134,14 @@ def produce_games(
     """
     if (sample is None) == (not follow):
         raise typer.BadParameter("give --sample or --follow")
-    from engagement_platform.local.games import post_events, simulated
+    from engagement_platform.local.games import GameTraffic, post_events
     from engagement_platform.local.ingest import address, sample_keys
+    from engagement_platform.pipelines.games.registry import registry
     from engagement_platform.settings import Settings
 
     settings = Settings()
     paced = settings.traffic.game_rate if rate is None else rate
-    traffic, keys = simulated(settings, endless=follow, personal=True), sample_keys(settings)
+    # Endless traffic is other events each time.
+    seed, keys = time.time_ns() if follow else settings.traffic.seed, sample_keys(settings)
+    traffic = GameTraffic(seed, registry(settings.games.declarations), personal=True)
     print(post_events(traffic, to or address(settings), keys, events=sample, rate=paced, stop=stop_signals()))

@@ -22,7 +22,6 @@ from typing import Any
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.games.event_type import EventField, EventType
 from engagement_platform.pipelines.games.registry import Registry, registry
-from engagement_platform.settings import Settings
 
 GAMES = ("chess-2", "dungeon-dash", "farm-days", "star-racers")
 _PLATFORMS = ("ios", "android", "android", "web", "windows")
@@ -125,12 +124,6 @@ def _set_personal(event: dict[str, Any], pointer: str, player: int) -> None:
         event = event.setdefault(step, {})
     values = {"email": f"player-{player}@example.com", "ip": f"203.0.113.{player % 256}"}
     event[last] = values.get(last, f"{last.replace('_', ' ')} of player {player}")
-
-
-def simulated(settings: Settings, *, endless: bool, personal: bool = False) -> GameTraffic:
-    """Of every declared type. A sample is the same for the same seed, endless traffic says something new each time."""
-    seed = time.time_ns() if endless else settings.traffic.seed
-    return GameTraffic(seed, registry(settings.games.declarations), personal=personal)
 
 
 @dataclass

@@ -192,7 +192,7 @@ def kinds_of(pipelines: PipelinesSettings) -> frozenset[Kind]:
     return frozenset(kinds | ({"page-views"} if pipelines.page_views else set()))
 
 
-def read_jsonl(path: Path, kind: Kind = "engagements") -> Iterator[Message]:
+def read_jsonl(path: Path) -> Iterator[Message]:
     """Each line of the file as one message, byte for byte without its line feed, also when it is broken or empty.
 
     The key is the line's organization_id; none when the line has none.
@@ -204,7 +204,7 @@ def read_jsonl(path: Path, kind: Kind = "engagements") -> Iterator[Message]:
             with suppress(ValueError, RecursionError):
                 fields = json.loads(value)
                 organization = fields.get("organization_id") if isinstance(fields, dict) else None
-            yield Message(kind, organization.encode() if isinstance(organization, str) else None, value)
+            yield Message("engagements", organization.encode() if isinstance(organization, str) else None, value)
 
 
 def produce_from(

@@ -6,11 +6,8 @@ The broker, Spark, the emulator of AWS and the ingest server are `kafka`, `conne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.local import ingest
 from engagement_platform.local.aws import BUCKET, EmbeddedAws, is_installed
@@ -151,9 +148,3 @@ def _services(settings: Settings, *, kafka: bool, connect: bool) -> Services:
     if aws:
         changed["games"] = games.model_copy(update={"bucket": BUCKET, "queue_url": emulator.queue_url})
     return Services(settings.model_copy(update=changed), kafka, connect, aws)
-
-
-def write_env_file(path: Path, variables: Mapping[str, str]) -> None:
-    """Write KEY=VALUE lines; a program that watches for the file sees it whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, "".join(f"{key}={value}\n" for key, value in variables.items()).encode())

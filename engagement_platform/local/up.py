@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.errors import PlatformError
 from engagement_platform.local import ingest
 from engagement_platform.local.aws import NOT_INSTALLED, is_installed
@@ -34,7 +35,7 @@ from engagement_platform.local.orchestrator import (
 )
 from engagement_platform.local.ports import check_ports
 from engagement_platform.local.process import TICK_S, Child, Supervisor
-from engagement_platform.local.services import Services, all_services, missing_services, write_env_file
+from engagement_platform.local.services import Services, all_services, missing_services
 from engagement_platform.settings import Settings
 
 TRAFFIC, GAME_TRAFFIC = "traffic", "game-traffic"
@@ -120,7 +121,9 @@ def run_services(
             foreground.start_late()
             foreground.start()
             if env_file is not None:
-                write_env_file(env_file, variables)
+                env_file.parent.mkdir(parents=True, exist_ok=True)
+                # A program that watches for the file sees it whole or not at all.
+                write_durably(env_file, "".join(f"{key}={value}\n" for key, value in variables.items()).encode())
             for key, value in variables.items():
                 console.print(f"{key}={value}", highlight=False, soft_wrap=True)
             if services.aws:

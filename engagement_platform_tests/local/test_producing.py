@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pydantic import SecretStr
 
-from engagement_platform.local.producing import NotDelivered, produce, produce_from, read_jsonl
+from engagement_platform.local.producing import NotDelivered, produce, produce_from
 from engagement_platform.local.traffic import Message, Traffic
 from engagement_platform.settings import KafkaSettings, PipelinesSettings, Settings, TrafficSettings
 from engagement_platform.sources.kafka import KafkaSource
@@ -29,17 +29,12 @@ START = datetime(2026, 3, 1, tzinfo=UTC)
 def kafka(broker: Any) -> KafkaSettings:
     """Settings of a broker with three fresh topics."""
     name = uuid.uuid4().hex
-    made = KafkaSettings(
-        bootstrap_servers=broker.bootstrap_servers,
-        engagements_topic=f"engagements-{name}",
-        mutation_requests_topic=f"mutation-requests-{name}",
-        profile_changes_topic=f"profile-changes-{name}",
-        timeout=timedelta(seconds=10),
+    topics = {f"{kind}_topic": f"{kind}-{name}" for kind in ("engagements", "mutation_requests", "profile_changes")}
+    for topic in topics.values():
+        broker.create_topic(topic)
+    return KafkaSettings.model_validate(
+        {"bootstrap_servers": broker.bootstrap_servers, "timeout": timedelta(seconds=10), **topics}
     )
-    broker.create_topic(made.engagements_topic)
-    broker.create_topic(made.mutation_requests_topic)
-    broker.create_topic(made.profile_changes_topic)
-    return made
 
 
 def noise(size: int) -> bytes:
@@ -86,31 +81,24 @@ def test_a_file_goes_through_byte_for_byte(kafka: KafkaSettings, tmp_path: Path)
         b'\xff\xfe "no text"',
         b'{"organization_id": 7}\r',
     ]
-    file = tmp_path / "messages.jsonl"
-    file.write_bytes(b"\n".join(lines) + b"\n")
-    settings = Settings(home=tmp_path, kafka=kafka)
-    produce_from(settings, file=file, topic=kafka.mutation_requests_topic)
-    found = on_topic(kafka, kafka.mutation_requests_topic)
-    assert found == list(zip(["org-é".encode(), None, None, None, None], lines, strict=True))
+    file, made = tmp_path / "messages.jsonl", list(zip(["org-é".encode(), *[None] * 4], lines, strict=True))
+    for end in (b"\n", b""):
+        file.write_bytes(b"\n".join(lines) + end)
+        produce_from(Settings(home=tmp_path, kafka=kafka), file=file, topic=kafka.mutation_requests_topic)
+    assert on_topic(kafka, kafka.mutation_requests_topic) == [*made, *made]
 
 
 @pytest.mark.broker
-def test_a_message_too_large_for_the_broker_is_told_and_the_others_arrive(kafka: KafkaSettings) -> None:
-    sizes = (10, 2 << 20, 5 << 20, 40 << 20, 10)
-    made = [Message("engagements", b"org", noise(size)) for size in sizes]
-    report = produce(kafka, made)
-    assert (report.produced, report.failures) == ({kafka.engagements_topic: 3}, {"MSG_SIZE_TOO_LARGE": 2})
-    assert "2 were not delivered" in str(report)
-    assert [len(value or b"") for _, value in on_topic(kafka, kafka.engagements_topic)] == [10, 2 << 20, 10]
-
-
-@pytest.mark.broker
-def test_producing_ends_with_an_error_when_something_was_not_taken(kafka: KafkaSettings, tmp_path: Path) -> None:
+def test_messages_too_large_for_the_broker_end_with_an_error_and_the_others_arrive(
+    kafka: KafkaSettings, tmp_path: Path
+) -> None:
     file = tmp_path / "large.jsonl"
-    file.write_bytes(noise(5 << 20) + b"\nsmall\n")
-    with pytest.raises(NotDelivered) as caught:
+    file.write_bytes(b"\n".join(noise(size) for size in (10, 3 << 20, 5 << 20, 40 << 20, 10)))
+    with pytest.raises(NotDelivered, match="2 were not delivered") as caught:
         produce_from(Settings(home=tmp_path, kafka=kafka), file=file)
-    assert caught.value.report.produced == {kafka.engagements_topic: 1}
+    report = caught.value.report
+    assert (report.produced, report.failures) == ({kafka.engagements_topic: 3}, {"MSG_SIZE_TOO_LARGE": 2})
+    assert [len(value or b"") for _, value in on_topic(kafka, kafka.engagements_topic)] == [10, 3 << 20, 10]
 
 
 @pytest.mark.broker
@@ -183,13 +171,3 @@ def test_a_broker_that_is_not_there_is_named_in_time() -> None:
             produce(kafka, [Message("engagements", None, b"{}")])
     assert time.monotonic() - began < 5
     assert "s3cret" not in str(caught.value)
-
-
-def test_a_file_is_read_line_by_line_without_a_last_line_feed_too(tmp_path: Path) -> None:
-    file = tmp_path / "lines.jsonl"
-    file.write_bytes(b'{"organization_id":"a"}\n\n[1]')
-    assert list(read_jsonl(file, "mutation-requests")) == [
-        Message("mutation-requests", b"a", b'{"organization_id":"a"}'),
-        Message("mutation-requests", None, b""),
-        Message("mutation-requests", None, b"[1]"),
-    ]

@@ -15,7 +15,7 @@ import pytest
 from engagement_platform.local.games import GAMES
 from engagement_platform.local.home import locked_home
 from engagement_platform.local.ports import answers, free_ports
-from engagement_platform.local.services import all_services, missing_services, topics, write_env_file
+from engagement_platform.local.services import all_services, missing_services, topics
 from engagement_platform.local.up import simulated_rate
 from engagement_platform.pipelines.declarations.declared import Declarations
 from engagement_platform.pipelines.games.backlog import depth
@@ -34,19 +34,27 @@ def no_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.chdir(tmp_path)
 
 
-def test_without_settings_everything_runs_here() -> None:
-    services = missing_services(Settings())
-    assert (services.kafka, services.connect) == (True, True)
-    assert services.variables["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == "sc://127.0.0.1:15002"
-    ports = ["kafka_port", "kafka_controller_port", "connect_port", "aws_port", "ingest_port"]
-    assert list(services.needs) == ports
+BROKER, SPARK = "KAFKA__BOOTSTRAP_SERVERS", "SPARK__REMOTE"
 
 
-def test_another_port_moves_the_address_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENGAGEMENT_PLATFORM_EMBEDDED__KAFKA_PORT", "29999")
+@pytest.mark.parametrize(
+    ("name", "value", "here", "told"),
+    [
+        ("EMBEDDED__UI_PORT", "3000", (True, True), {BROKER: "127.0.0.1:19092", SPARK: "sc://127.0.0.1:15002"}),
+        ("EMBEDDED__KAFKA_PORT", "29999", (True, True), {BROKER: "127.0.0.1:29999"}),
+        (BROKER, "kafka.example.org:9092", (False, True), {BROKER: "kafka.example.org:9092"}),
+        (SPARK, "sc://spark.example.org:15002", (True, False), {SPARK: "sc://spark.example.org:15002"}),
+    ],
+)
+def test_what_is_named_is_used_and_everything_else_runs_here(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, here: tuple[bool, bool], told: Mapping[str, str]
+) -> None:
+    monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
     services = missing_services(Settings())
-    assert services.kafka
-    assert services.variables["ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS"] == "127.0.0.1:29999"
+    assert (services.kafka, services.connect) == here
+    assert {f"ENGAGEMENT_PLATFORM_{name}": value for name, value in told.items()}.items() <= services.variables.items()
+    assert ("kafka_port" in services.needs, "connect_port" in services.needs) == here
+    assert all_services(Settings()).kafka
 
 
 @pytest.mark.usefixtures("kafka_jars", "spark_jars")
@@ -55,14 +63,6 @@ def test_sparks_workers_know_where_the_objects_of_games_are(tmp_path: Path) -> N
     [spark] = [child for child in services.children() if child.name == "spark-connect"]
     assert services.aws_variables
     assert services.aws_variables.items() <= spark.env.items()
-
-
-def test_a_broker_that_is_named_is_used_and_none_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS", "kafka.example.org:9092")
-    services = missing_services(Settings())
-    assert (services.kafka, services.connect) == (False, True)
-    assert services.variables["ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS"] == "kafka.example.org:9092"
-    assert all_services(Settings()).kafka
 
 
 @pytest.mark.usefixtures("kafka_jars", "spark_jars")
@@ -88,18 +88,12 @@ def test_the_embedded_broker_is_known_from_the_home_it_runs_on_and_only_while_it
     assert Settings().kafka.bootstrap_servers is None
 
 
-def test_a_spark_that_is_named_is_used_and_none_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENGAGEMENT_PLATFORM_SPARK__REMOTE", "sc://spark.example.org:15002")
-    services = missing_services(Settings())
-    assert (services.kafka, services.connect) == (True, False)
-    assert services.variables["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == "sc://spark.example.org:15002"
-
-
 def test_what_an_env_file_told_means_the_same_services(monkeypatch: pytest.MonkeyPatch) -> None:
     for key, value in all_services(Settings()).variables.items():
         monkeypatch.setenv(key, value)
     services = missing_services(Settings())
     assert (services.kafka, services.connect) == (True, True)
+    assert list(services.needs) == ["kafka_port", "kafka_controller_port", "connect_port", "aws_port", "ingest_port"]
 
 
 def test_the_variables_hold_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,26 +102,17 @@ def test_the_variables_hold_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hunter2" not in repr(all_services(Settings()).variables)
 
 
-@pytest.mark.parametrize("on", ["engagements", "profiles", "games", "page_views"])
-def test_the_broker_has_the_topics_of_the_pipelines_that_are_on_and_of_declared_ones(on: str) -> None:
-    names = ("engagements", "profiles", "games", "page_views")
-    settings = Settings(pipelines=PipelinesSettings(**{name: name == on for name in names}))
-    kafka = settings.kafka
+def test_the_broker_has_the_topics_of_the_pipelines_that_are_on_and_of_declared_ones() -> None:
     expected = {
-        "engagements": {kafka.engagements_topic, kafka.mutation_requests_topic},
-        "profiles": {kafka.profile_changes_topic},
-        "page_views": {settings.page_views.topic},
+        "engagements": {"engagements", "mutation-requests"},
+        "profiles": {"profile-changes"},
+        "games": set[str](),
+        "page_views": {"page-views"},
     }
-    assert set(topics(settings, Declarations())) == expected.get(on, set())
-    assert settings.page_views.topic in topics(settings, Declarations(page_views=True))
-
-
-def test_an_env_file_is_replaced_whole(tmp_path: Path) -> None:
-    file = tmp_path / "deep" / "platform.env"
-    write_env_file(file, {"A": "1", "B": "two words"})
-    write_env_file(file, {"A": "2"})
-    assert file.read_text() == "A=2\n"
-    assert [path.name for path in file.parent.iterdir()] == ["platform.env"]
+    for on, names in expected.items():
+        settings = Settings(pipelines=PipelinesSettings(**{name: name == on for name in expected}))
+        assert set(topics(settings, Declarations())) == names
+        assert set(topics(settings, Declarations(page_views=True))) == names | {"page-views"}
 
 
 @pytest.mark.parametrize(
@@ -188,13 +173,12 @@ def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds
     env_file, log = tmp_path / "platform.env", tmp_path / "home" / "logs" / "kafka.log"
     process = services_command(env, env_file, "--game-rate", "20")
     told = dict(line.split("=", 1) for line in env_file.read_text().splitlines())
-    of = (int(env[f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT"]) for name in ("CONNECT", "AWS", "INGEST"))
-    connect, aws, ingest = of
+    connect, aws, ingest = (
+        int(env[f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT"]) for name in ("CONNECT", "AWS", "INGEST")
+    )
     assert told["ENGAGEMENT_PLATFORM_SPARK__REMOTE"] == f"sc://127.0.0.1:{connect}"
-    assert answers(connect)
     assert told["AWS_ENDPOINT_URL"] == f"http://127.0.0.1:{aws}"
-    assert answers(aws)
-    assert answers(ingest)
+    assert all(map(answers, (connect, aws, ingest)))
     assert told["INGEST_URL"] == f"http://127.0.0.1:{ingest}"
     assert len(list(Path(told["INGEST_KEYS"]).iterdir())) == len(GAMES)
 
