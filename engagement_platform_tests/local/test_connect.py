@@ -22,35 +22,29 @@ def command(folder: Path, jars: tuple[str, ...], conf: Mapping[str, str]) -> tup
     (folder / "jars").mkdir()
     for name in jars:
         (folder / "jars" / name).write_bytes(b"")
-    settings = Settings(
-        lake_uri=None,
-        home=folder / "home",
-        spark=SparkSettings(jar_folder=folder / "jars", conf=dict(conf)),
-    )
+    spark = SparkSettings(jar_folder=folder / "jars", conf=dict(conf))
+    settings = Settings(lake_uri=None, home=folder / "home", spark=spark)
     words = connect_child(settings, folder / "work").command
     of = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--conf")
     return [Path(jar).name for jar in words[words.index("--jars") + 1].split(",")], of
 
 
-def test_a_server_with_the_jars_of_graphframes_loads_its_plugin(tmp_path: Path) -> None:
-    jars, conf = command(tmp_path, (CORE, CONNECT), {})
-    assert {CORE, CONNECT} <= set(jars)
-    assert conf[RELATION_PLUGINS] == GRAPH_PLUGIN
-
-
 @pytest.mark.parametrize(
-    ("given", "expected"),
-    [("org.example.Own", f"org.example.Own,{GRAPH_PLUGIN}"), (GRAPH_PLUGIN, GRAPH_PLUGIN), ("", GRAPH_PLUGIN)],
+    ("jars", "given", "expected"),
+    [
+        ((CORE, CONNECT), "", GRAPH_PLUGIN),
+        ((CORE, CONNECT), GRAPH_PLUGIN, GRAPH_PLUGIN),
+        ((CORE, CONNECT), "org.example.Own", f"org.example.Own,{GRAPH_PLUGIN}"),
+        # A class that it could not load would keep the server from starting.
+        ((CORE,), None, None),
+    ],
 )
-def test_plugins_that_the_configuration_names_stay(tmp_path: Path, given: str, expected: str) -> None:
-    _, conf = command(tmp_path, (CORE, CONNECT), {RELATION_PLUGINS: given})
-    assert conf[RELATION_PLUGINS] == expected
-
-
-def test_a_server_without_that_jar_names_no_class_that_it_could_not_load(tmp_path: Path) -> None:
-    jars, conf = command(tmp_path, (CORE,), {})
-    assert CORE in jars
-    assert RELATION_PLUGINS not in conf
+def test_a_server_with_the_jars_of_graphframes_loads_their_plugin_and_those_of_its_configuration(
+    tmp_path: Path, jars: tuple[str, ...], given: str | None, expected: str | None
+) -> None:
+    loaded, conf = command(tmp_path, jars, {} if given is None else {RELATION_PLUGINS: given})
+    assert set(jars) <= set(loaded)
+    assert conf.get(RELATION_PLUGINS) == expected
 
 
 @pytest.mark.parametrize(("cores", "quick"), [(2, True), (64, False)])

@@ -21,24 +21,17 @@ HOLD = """
 """
 
 
-def test_a_home_in_use_is_refused_and_the_holder_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_home_in_use_is_refused_with_its_holder_and_free_again_when_that_ended(tmp_path: Path, killed: bool) -> None:
     command = [sys.executable, "-c", textwrap.dedent(HOLD), str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
-        holder.stdout.readline()
+        assert holder.stdout.readline() == b"held\n"
         with pytest.raises(HomeInUse, match=f"process {holder.pid}.*ENGAGEMENT_PLATFORM_HOME"), locked_home(tmp_path):
             pass
         assert holder.stdin is not None
+        if killed:
+            holder.kill()
         holder.stdin.close()
-    with locked_home(tmp_path):
-        pass
-
-
-def test_a_home_whose_holder_was_killed_is_taken_over(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", textwrap.dedent(HOLD), str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        holder.kill()
     with locked_home(tmp_path):
         assert (tmp_path / "embedded.lock").read_text() == str(os.getpid())

@@ -15,13 +15,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.local.aws import EmbeddedAws
 from engagement_platform.local.games import GAMES, GameTraffic, post_events
-from engagement_platform.local.ingest import (
-    address,
-    ingest_child,
-    key_folder,
-    make_sample_keys,
-    sample_keys,
-)
+from engagement_platform.local.ingest import address, ingest_child, key_folder, make_sample_keys, sample_keys
 from engagement_platform.local.ports import free_ports
 from engagement_platform.local.process import Supervisor
 from engagement_platform.local.services import all_services
@@ -45,7 +39,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Settings:
     return all_services(Settings()).settings
 
 
-def test_keys_are_made_once_for_their_owner_only(settings: Settings) -> None:
+def test_keys_are_made_once_for_their_owner_only_and_anew_when_they_are_not_valid(settings: Settings) -> None:
     with pytest.raises(PlatformError, match="no sample API keys"):
         sample_keys(settings)
     make_sample_keys(settings, GAMES)
@@ -54,11 +48,7 @@ def test_keys_are_made_once_for_their_owner_only(settings: Settings) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in key_folder(settings).iterdir()} == {0o600}
     make_sample_keys(settings, GAMES)
     assert sample_keys(settings) == made
-
-
-def test_a_key_that_was_revoked_or_that_nobody_knows_is_made_anew(settings: Settings) -> None:
-    make_sample_keys(settings, GAMES)
-    made = sample_keys(settings)
+    # But for those that were revoked, or that nobody knows.
     IngestKeys(settings.store_url).revoke(made[GAMES[0]].split("_")[1])
     (key_folder(settings) / GAMES[1]).write_text("of another house")
     make_sample_keys(settings, GAMES)
