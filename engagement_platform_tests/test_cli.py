@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -70,35 +71,29 @@ def test_a_port_in_use_is_one_line_on_stderr_and_nothing_was_started(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["embedded.lock"]
 
 
-def test_a_setting_of_the_wrong_type_is_named_and_its_value_is_not_shown(call: Callable[..., Call]) -> None:
-    done = call("services", ENGAGEMENT_PLATFORM_EMBEDDED__UI_PORT="hunter2")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "ENGAGEMENT_PLATFORM_EMBEDDED__UI_PORT: Input should be a valid integer" in done.stderr
-    assert "hunter2" not in done.stderr
-
-
 @pytest.mark.parametrize(
     ("variable", "value", "sentence"),
     [
         ("EMBEDDED__KAFKA_PROT", "1", "EMBEDDED__KAFKA_PROT: there is no such setting; the nearest is kafka_port"),
         ("DRIAN__POLL", "PT1S", "DRIAN__POLL names no setting; the nearest is drain"),
-        ("DRAIN__POLL", "soon", "DRAIN__POLL: a duration such as PT20S"),
+        ("DRAIN__POLL", "hunter2", "DRAIN__POLL: a duration such as PT20S"),
+        ("EMBEDDED__UI_PORT", "hunter2", "EMBEDDED__UI_PORT: Input should be a valid integer"),
         ("CONFIG", "other.toml", "CONFIG names other.toml, which is no file"),
     ],
 )
-def test_a_variable_that_cannot_be_used_is_one_sentence_with_the_nearest_name(
+def test_a_variable_that_cannot_be_used_is_one_sentence_with_the_nearest_name_and_without_its_value(
     call: Callable[..., Call], variable: str, value: str, sentence: str
 ) -> None:
     done = call("status", **{f"ENGAGEMENT_PLATFORM_{variable}": value})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert f"ENGAGEMENT_PLATFORM_{sentence}" in done.stderr
+    assert "hunter2" not in done.stderr
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[kafka\n", "platform.toml: "),
-        ("[kafka\n", "at line 1, column 7"),
+        ("[kafka\n", r"platform\.toml: .*at line 1, column 7"),
         ("[drian]\npoll = 1\n", "DRIAN: there is no such setting; the nearest is drain"),
         ("[drain]\npol = 1\n", "DRAIN__POL: there is no such setting; the nearest is poll"),
     ],
@@ -109,7 +104,7 @@ def test_a_settings_file_that_cannot_be_used_is_one_sentence(
     (tmp_path / "platform.toml").write_text(text)
     done = call("status")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert sentence in done.stderr
+    assert re.search(sentence, done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +133,6 @@ def test_a_home_that_cannot_be_written_is_one_sentence(call: Callable[..., Call]
     done = call(command, ENGAGEMENT_PLATFORM_HOME=str(tmp_path / "file" / "home"))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert str(tmp_path / "file") in done.stderr
-
-
-@pytest.mark.parametrize("name", ["engagement", "import", "pii", "view"])
-def test_a_store_is_not_imported_among_the_tables_of_the_platform(call: Callable[..., Call], name: str) -> None:
-    done = call("import", "nothing", f"{name}/clicks", "--yes")
-    assert done.returncode == 2
-    assert "the first is none of" in done.stderr
 
 
 def test_a_store_is_not_imported_into_a_table_that_is_declared(call: Callable[..., Call], tmp_path: Path) -> None:
@@ -202,29 +190,28 @@ def test_the_version_is_told(call: Callable[..., Call]) -> None:
     assert call("--version") == (0, f"engagement-platform {version('engagement-platform')}\n", "")
 
 
-def test_produce_wants_exactly_one_source(call: Callable[..., Call]) -> None:
-    assert call("produce").returncode == 2
-    assert call("produce", "--sample", "1", "--follow").returncode == 2
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("produce",), "give exactly one of"),
+        (("produce", "--sample", "1", "--follow"), "give exactly one of"),
+        (("verify", "--sample", "3"), "--identity"),
+        *((("import", "nothing", f"{name}/clicks", "--yes"), "the first is none of") for name in ("import", "pii")),
+    ],
+)
+def test_what_a_command_cannot_take_is_refused_as_a_mistake_of_its_call(
+    call: Callable[..., Call], arguments: tuple[str, ...], sentence: str
+) -> None:
+    done = call(*arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
 
 
 def test_help_lists_every_command_in_panels_and_imports_nothing_heavy(call: Callable[..., Call]) -> None:
     done = call("--help")
     for panel in (*PANELS, "Alerts"):
         assert f" {panel} ─" in done.stdout
-    for command in (
-        "up",
-        "services",
-        "produce",
-        "setup",
-        "run",
-        "status",
-        "batches",
-        "read",
-        "verify",
-        "reset",
-        "alert",
-        "pii",
-    ):
+    for command in (path[0] for path in commands(typer.main.get_command(app)) if path):
         assert f" {command} " in done.stdout
     heavy = ("pyspark", "dagster", "pandas", "sqlalchemy", "pydantic", "confluent_kafka")
     code = f"import sys, engagement_platform.cli; print([name for name in {heavy} if name in sys.modules])"
@@ -263,12 +250,6 @@ def test_what_cannot_be_read_is_told_before_spark_is_opened(call: Callable[..., 
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
         assert says in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_sample_without_identities_is_refused(call: Callable[..., Call]) -> None:
-    done = call("verify", "--sample", "3")
-    assert done.returncode == 2
-    assert "--identity" in done.stderr
 
 
 def test_the_first_rows_are_shown_as_a_table_and_nulls_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:

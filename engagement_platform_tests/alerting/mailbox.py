@@ -7,7 +7,6 @@ import socketserver
 import threading
 from email import message_from_bytes
 from email.message import EmailMessage
-from types import TracebackType
 
 
 class Mailbox:
@@ -15,7 +14,6 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.arrived: list[EmailMessage] = []
-        self.refuse = False
         mailbox = self
 
         class Handler(socketserver.StreamRequestHandler):
@@ -27,8 +25,6 @@ class Mailbox:
                         self.say("250-127.0.0.1\r\n250 AUTH PLAIN LOGIN")
                     elif word == b"AUTH":
                         self.say("235 known")
-                    elif word == b"RCPT" and mailbox.refuse:
-                        self.say("550 no such mailbox")
                     elif word == b"DATA":
                         self.say("354 go on")
                         mailbox.arrived.append(self.mail())
@@ -55,17 +51,13 @@ class Mailbox:
     @property
     def url(self) -> str:
         """For Apprise: plain SMTP, with a password."""
-        port = self._server.server_address[1]
-        return (
-            f"mailto://somebody:pa55word@127.0.0.1:{port}/?mode=insecure&from=alerts@example.org&to=oncall@example.org"
-        )
+        place = f"127.0.0.1:{self._server.server_address[1]}"
+        return f"mailto://somebody:pa55word@{place}/?mode=insecure&from=alerts@example.org&to=oncall@example.org"
 
     def __enter__(self) -> Mailbox:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()

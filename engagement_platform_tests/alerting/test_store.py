@@ -27,9 +27,9 @@ class Kept:
         self.engine, self.clock, self.receiver = engine, clock, receiver
         self.alerts = self.under()
 
-    def under(self, *urls: str, **settings: object) -> Alerts:
+    def under(self, **settings: object) -> Alerts:
         """The same under other settings, as another process has them."""
-        given = {"per_minute": 100, "urls": [SecretStr(url) for url in (urls or [self.receiver.url])], **settings}
+        given = {"per_minute": 100, "urls": [SecretStr(self.receiver.url)], **settings}
         return Alerts(self.engine, AlertingSettings.model_validate(given), clock=self.clock)
 
     def look(self, severity: Severity = Severity.WARNING, key: str = KEY) -> State | None:
@@ -184,15 +184,6 @@ def test_a_url_that_takes_nothing_is_tried_ever_more_slowly_and_gets_what_is_wro
     kept.clock.advance(2 * timedelta(days=1))
     kept.alerts.deliver()
     assert list(kept.alerts.queues().values()) == [Queue(0, None)]
-
-
-def test_each_url_is_sent_everything(kept: Kept) -> None:
-    kept.look()
-    with Receiver() as other:
-        both = kept.under(kept.receiver.url, other.url)
-        both.deliver()
-        both.deliver()
-        assert (kept.receiver.titles, other.titles) == ([TITLE], [TITLE])
 
 
 def test_a_summary_looks_as_bad_as_the_worst_of_it_and_says_how_many_it_leaves_out() -> None:
