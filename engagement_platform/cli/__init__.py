@@ -21,8 +21,6 @@ from engagement_platform.cli import (
     jobs,
     layout,
     local,
-    maintenance,
-    perftest,
     reading,
     restore,
 )
@@ -33,10 +31,10 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 PANELS = {
     "Run": (local.up, local.services, local.setup, jobs.run, jobs.status, jobs.batches, jobs.reset, jobs.recover),
     "Read": (reading.read, reading.verify, consumers.consume, consumers.consumers),
-    "Tables": (layout.doctor, maintenance.optimize, maintenance.vacuum, maintenance.migrate, restore.restore),
+    "Tables": (layout.doctor, layout.optimize, layout.vacuum, layout.migrate, restore.restore),
     "Streams": (games.replay, jobs.page_views, ingest.ingest_server),
     "Privacy": (erase.erase,),
-    "Develop": (local.produce, local.produce_games, perftest.perftest),
+    "Develop": (local.produce, local.produce_games, reading.perftest),
 }
 for panel, commands in PANELS.items():
     for command in commands:

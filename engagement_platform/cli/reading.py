@@ -1,4 +1,4 @@
-"""Commands that read what jobs made: read, verify."""
+"""Commands that read what jobs made: read, verify, perftest. What the last does is `benchmarks/perftest`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from engagement_platform.cli.common import Json, flag, print_json, print_table
+from engagement_platform.errors import PlatformError
 
 SHOWN_ROWS = 20
 
@@ -100,3 +101,30 @@ def verify(
             verdict = "ok" if not finding.wrong else f"{finding.wrong:,} WRONG, such as {', '.join(finding.examples)}"
             typer.echo(f"{finding.check:18} {finding.looked_at:>12,} looked at, {verdict}  ({finding.meaning})")
     raise typer.Exit(int(any(finding.wrong for finding in findings)))
+
+
+def perftest(
+    spec: Annotated[Path, typer.Argument(help="JSON: runs, operations, methods, queries, cluster.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Of chart and log. Default: <home>/perftest/ID.")
+    ] = None,
+) -> None:
+    """Time each way of reading profile/current, every permutation of SPEC in a fresh Spark; print table and ranking.
+
+    Needs a checkout of the repository. A permutation takes 20 to 60 s beside what it measures, most of it Spark
+    starting. Figures are rows of perftest/timer in the lake; a permutation whose row is there is not run again, so the
+    same command goes on after an interruption. The spec's token, and passwords in its conf, are in no log, table or
+    command line of a remote cluster.
+    Exit status: 0, or 1 with the reason. Example: engagement-platform perftest spec.json
+    """
+    try:
+        from benchmarks.perftest.run import measure_spec
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "benchmarks":
+            raise
+        raise PlatformError(
+            "perftest needs the repository's checkout, whose folder benchmarks/ cannot be imported from here: run it "
+            "in that folder as `python -m engagement_platform.cli perftest SPEC`."
+        ) from None
+
+    measure_spec(spec, out, typer.echo)

@@ -25,7 +25,7 @@ from benchmarks.perftest.spec import (
     secrets,
     settings_of,
 )
-from engagement_platform.cli.perftest import perftest
+from engagement_platform.cli.reading import perftest
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
 from engagement_platform_tests.docs.pages import ROOT, blocks
