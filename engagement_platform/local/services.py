@@ -17,7 +17,7 @@ from engagement_platform.local.kafka import EmbeddedKafka
 from engagement_platform.local.ports import LOCALHOST
 from engagement_platform.local.process import Child
 from engagement_platform.pipelines.declarations.declared import Declarations, declarations
-from engagement_platform.settings import BROKER_RECORD, ENV_PREFIX, Settings
+from engagement_platform.settings import BROKER_RECORD, ENV_PREFIX, Section, Settings
 
 
 @dataclass(frozen=True)
@@ -95,17 +95,18 @@ class Services:
     @property
     def dagster_variables(self) -> dict[str, str]:
         """`variables`, and what Dagster does by itself: with games here, it counts and judges their events."""
-        live_ops = self.settings.live_ops
-        automatic = live_ops.automatic if "automatic" in live_ops.model_fields_set else self.aws
-        given = self.settings.dagster
-        automation = given.automation if "automation" in given.model_fields_set else "running"
-        shared = given.shared_drain if "shared_drain" in given.model_fields_set else True
+        live_ops, dagster = self.settings.live_ops, self.settings.dagster
         ours = {
-            "LIVE_OPS__AUTOMATIC": str(automatic).lower(),
-            "DAGSTER__AUTOMATION": automation,
-            "DAGSTER__SHARED_DRAIN": str(shared).lower(),
+            "LIVE_OPS__AUTOMATIC": _given(live_ops, "automatic", self.aws),
+            "DAGSTER__AUTOMATION": _given(dagster, "automation", "running"),
+            "DAGSTER__SHARED_DRAIN": _given(dagster, "shared_drain", True),
         }
         return {**self.variables, **{f"{ENV_PREFIX}{name}": value for name, value in ours.items()}}
+
+
+def _given(section: Section, name: str, otherwise: object) -> str:
+    """The setting as it was set, or as it is here where nobody set it."""
+    return str(getattr(section, name) if name in section.model_fields_set else otherwise).lower()
 
 
 def topics(settings: Settings, declared: Declarations) -> list[str]:

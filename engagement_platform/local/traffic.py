@@ -9,7 +9,7 @@ import heapq
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from enum import StrEnum
 from itertools import accumulate
@@ -90,16 +90,11 @@ def organizations(count: int, persons_per_small: int) -> tuple[Organization, ...
     )
 
 
-@dataclass
 class _Person:
     """A place in an organization and who has it now: first a lead, then a contact, then a merged contact."""
 
-    number: int
-    name: str
-    life: int = 0
-    ids: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, number: int, name: str) -> None:
+        self._number, self._life, self.name = number, 0, name
         self.ids = [self._id("lead")]
 
     @property
@@ -111,11 +106,11 @@ class _Person:
 
     def renew(self) -> None:
         """The place goes to another person: keeps chains of conversions, and memory, short however long we run."""
-        self.life += 1
+        self._life += 1
         self.ids = [self._id("lead")]
 
     def _id(self, role: str) -> str:
-        return f"{role}-{self.number:05d}" + (f"-{self.life:x}" if self.life else "")
+        return f"{role}-{self._number:05d}" + (f"-{self._life:x}" if self._life else "")
 
 
 @dataclass

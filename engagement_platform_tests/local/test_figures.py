@@ -144,8 +144,8 @@ def test_requests_were_announced_by_the_first_batch_that_reached_their_sequence(
     assert announced_at(accepting(9), done) is None
 
 
-@pytest.mark.broker
-def test_freshness_once_running_leaves_out_the_first_two_batches_of_each_job(settings: Settings) -> None:
+def test_freshness_once_running_leaves_out_the_first_two_batches_of_each_job(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
     for made, waited in zip(batches(INGEST_ENGAGEMENTS, (1, 2, 3, 4)), (60, 30, 4, 6), strict=True):
         finish(settings, made, {"rows_in": 1, "landed": 1}, waited)
     took = latencies(settings, NOON)
