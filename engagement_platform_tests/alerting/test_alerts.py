@@ -39,32 +39,6 @@ def alerts_of(folder: Path, clock: FakeClock, *receivers: Receiver, **settings: 
     return Alerts(open_engine(f"sqlite:///{folder / 'stores.db'}"), chosen, clock=clock)
 
 
-def test_an_alert_arrives_once_with_its_words_and_so_does_its_recovery(
-    tmp_path: Path, clock: FakeClock, receiver: Receiver
-) -> None:
-    alerts = alerts_of(tmp_path, clock, receiver)
-    for _ in range(3):
-        alerts.raised(trouble())
-        alerts.deliver()
-    assert [(body["type"], body["title"]) for body in receiver.arrived] == [
-        ("failure", "[error] check/table/fresh failed")
-    ]
-    assert receiver.arrived[0]["message"].splitlines() == [
-        "The oldest of 7 waiting messages is <900> s old & waits.",
-        "Since 2026-03-01 12:00:00 UTC.",
-        "asset check: check/table/fresh",
-        "table: table",
-    ]
-    # Another process, that found the same and then its end.
-    other = alerts_of(tmp_path, clock, receiver)
-    assert other.raised(trouble()) is State.REPEATED
-    assert other.recovered("check/table/fresh", "Nothing waits any more.")
-    other.deliver()
-    alerts.deliver()
-    assert receiver.titles[1:] == ["[recovered] check/table/fresh failed"]
-    assert receiver.arrived[1]["type"] == "success"
-
-
 def test_a_dead_receiver_delays_neither_who_raises_nor_the_other_receivers(
     tmp_path: Path, clock: FakeClock, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:

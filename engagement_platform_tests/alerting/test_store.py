@@ -18,6 +18,7 @@ from engagement_platform_tests.engine.conftest import FakeClock
 HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
 KEY = "check/table/fresh"
 TITLE = "[warning] table: fresh failed"
+WORDS = "It is <900> s late & waits."
 
 
 class Kept:
@@ -34,7 +35,15 @@ class Kept:
 
     def look(self, severity: Severity = Severity.WARNING, key: str = KEY) -> State | None:
         """See the trouble."""
-        alert = Alert(key, severity, "table: fresh failed", "It is late.", "asset check", self.clock.now, {"a": "b"})
+        alert = Alert(
+            key,
+            severity,
+            "table: fresh failed",
+            WORDS,
+            "asset check",
+            self.clock.now,
+            {"a": "b"},
+        )
         return self.alerts.raised(alert)
 
     def titles(self, **settings: object) -> list[str]:
@@ -53,6 +62,7 @@ def test_trouble_is_sent_once_then_once_in_an_hour_and_that_it_is_over(kept: Kep
     began = kept.clock.now
     assert kept.look() is State.RAISED
     assert kept.titles() == [TITLE]
+    assert kept.receiver.arrived[0]["type"] == "warning"
     for _ in range(119):
         kept.clock.advance(30 * SECOND)
         assert kept.look() is State.REPEATED
@@ -61,7 +71,7 @@ def test_trouble_is_sent_once_then_once_in_an_hour_and_that_it_is_over(kept: Kep
     kept.look()
     assert kept.titles() == ["[still warning] table: fresh failed"]
     assert kept.receiver.arrived[-1]["message"].splitlines() == [
-        "It is late.", "Since 2026-03-01 23:59:30 UTC, seen 121 times.", "asset check: check/table/fresh", "a: b",
+        WORDS, "Since 2026-03-01 23:59:30 UTC, seen 121 times.", "asset check: check/table/fresh", "a: b",
     ]  # fmt: skip
     [standing] = kept.alerts.standing()
     assert (standing.alert.since, standing.times, standing.state) == (began, 121, State.REPEATED)
@@ -70,6 +80,7 @@ def test_trouble_is_sent_once_then_once_in_an_hour_and_that_it_is_over(kept: Kep
     assert kept.titles() == [], "it may not last"
     kept.clock.advance(2 * MINUTE)
     assert kept.titles() == ["[recovered] table: fresh failed"]
+    assert kept.receiver.arrived[-1]["type"] == "success"
     assert kept.receiver.arrived[-1]["message"].startswith(
         "It is on time.\nSince 2026-03-01 23:59:30 UTC, until 2026-03-02 00:59:30 UTC."
     )
@@ -98,6 +109,7 @@ def test_getting_worse_is_sent_at_once_and_only_once(kept: Kept) -> None:
         kept.look(severity)
         sent += kept.titles()
     assert sent == [TITLE, "[still error] table: fresh failed"]
+    assert kept.receiver.arrived[-1]["type"] == "failure"
 
 
 def test_what_is_muted_is_kept_and_its_end_is_not_sent_either(kept: Kept) -> None:

@@ -6,24 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from engagement_platform.local.kafka import EmbeddedKafka
 from engagement_platform.local.ports import answers, free_ports
+from engagement_platform.settings import KafkaSettings
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.local.test_producing import on_topic
 
 pytestmark = pytest.mark.broker
-
-
-def values(bootstrap_servers: str, topic: str, count: int) -> list[bytes | None]:
-    """The first `count` values of partition 0."""
-    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "test"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    try:
-        return [message.value() for message in consumer.consume(count, timeout=20)]
-    finally:
-        consumer.close()
 
 
 def partitions(bootstrap_servers: str) -> Mapping[str, int]:
@@ -39,7 +30,8 @@ def test_messages_outlive_a_restart_on_other_ports(kafka_jars: list[Path], tmp_p
         Broker(first).produce("kept", [(None, b"key", b"one"), (None, None, b"two")])
     assert not answers(port)
     with EmbeddedKafka(tmp_path, next_port, next_controller_port, kafka_jars) as second:
-        assert values(second.bootstrap_servers, "kept", 2) == [b"one", b"two"]
+        kept = on_topic(KafkaSettings(bootstrap_servers=second.bootstrap_servers), "kept")
+        assert kept == [(b"key", b"one"), (None, b"two")]
         assert partitions(second.bootstrap_servers) == {"kept": 1, "other": 3}
 
 
