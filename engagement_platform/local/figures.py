@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -106,14 +105,15 @@ def latencies(settings: Settings, since: datetime) -> dict[str, float | None]:
     stores = open_stores(settings)
 
     def finished(job: str) -> list[BatchRecord]:
-        done = [record for record in stores.checkpoints.history(job) if record.state is JobState.SUCCEEDED]
-        late = [record for record in done if record.finished_ts is not None and record.finished_ts >= since]
-        return sorted(late, key=lambda record: record.manifest.batch_id)
+        done = [r for r in stores.checkpoints.history(job) if r.state is JobState.SUCCEEDED]
+        late = [r for r in done if r.finished_ts is not None and r.finished_ts >= since]
+        return sorted(late, key=lambda r: r.manifest.batch_id)
 
     by_job = {job: finished(job) for job in TOPIC_JOBS}
     p50, p95 = quantiles([(r, r.finished_ts) for records in by_job.values() for r in records], (0.5, 0.95))
     warm = [(r, r.finished_ts) for records in by_job.values() for r in records[WARMING_BATCHES:]]
-    announced = [(r, announced_at(r, finished(APPLY_MUTATIONS))) for r in by_job[INGEST_MUTATION_REQUESTS]]
+    announcing = finished(APPLY_MUTATIONS)
+    announced = [(r, announced_at(r, announcing)) for r in by_job[INGEST_MUTATION_REQUESTS]]
     visible = [(r, r.finished_ts) for r in by_job[INGEST_MUTATION_REQUESTS]]
     return {
         "freshness p50": p50,
@@ -126,9 +126,8 @@ def latencies(settings: Settings, since: datetime) -> dict[str, float | None]:
 
 def announced_at(landed: BatchRecord, announcing: Sequence[BatchRecord]) -> datetime | None:
     """When the requests of a batch were announced: the end of the first batch that reached its sequence, if any."""
-    done = sorted((r.manifest.end["sequence"], r.finished_ts) for r in announcing if r.finished_ts is not None)
-    place = bisect_left(done, landed.manifest.sequence, key=lambda one: one[0])
-    return done[place][1] if place < len(done) else None
+    reached = (r for r in announcing if r.manifest.end["sequence"] >= landed.manifest.sequence)
+    return min((r.finished_ts for r in reached if r.finished_ts is not None), default=None)
 
 
 class Watch:
