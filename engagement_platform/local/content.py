@@ -6,8 +6,9 @@ All seeded and endless; nothing is sent. Who does what when is `traffic`, which 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -142,24 +143,16 @@ class ProfileChanges:
         return profile_id.encode(), compact(change).encode()
 
 
-class PageViews:
-    """The views of one producer. The same seed, token and times make the same ones.
+def page_views(seed: int, token: str, clock: Callable[[], datetime]) -> Iterator[tuple[bytes, bytes]]:
+    """Key and value of each view of one producer. The same seed, token and times make the same ones.
 
     token: part of each id, so that a producer that starts anew never meets the ids of an earlier one.
     """
-
-    def __init__(self, seed: int, token: str) -> None:
-        self._rng, self._token = Random(f"{seed}/{token}/page-views"), token
-        self._users = self._views = 0
-        self._here: list[str] = []
-
-    def next(self, now: datetime) -> tuple[bytes, bytes]:
-        """Key and value of the next message."""
-        if len(self._here) < _AT_ONCE:
-            self._users += 1
-            self._here.append(f"user-{self._token}-{self._users:05d}")
-        self._views += 1
-        place = self._rng.randrange(len(self._here))
-        user = self._here.pop(place) if self._rng.random() < _LEAVES else self._here[place]
-        view = {"view_id": f"view-{self._token}-{self._views:07d}", "user_id": user, "page": self._rng.choice(_PAGES)}
-        return user.encode(), compact({**view, "viewed_at": now.isoformat()}).encode()
+    rng, users, there = Random(f"{seed}/{token}/page-views"), count(1), list[str]()
+    for number in count(1):
+        if len(there) < _AT_ONCE:
+            there.append(f"user-{token}-{next(users):05d}")
+        place = rng.randrange(len(there))
+        user = there.pop(place) if rng.random() < _LEAVES else there[place]
+        view = {"view_id": f"view-{token}-{number:07d}", "user_id": user, "page": rng.choice(_PAGES)}
+        yield user.encode(), compact({**view, "viewed_at": clock().isoformat()}).encode()

@@ -16,7 +16,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any, Literal, NamedTuple
 
-from engagement_platform.local.content import PageViews, ProfileChanges, compact, contents, full_name
+from engagement_platform.local.content import ProfileChanges, compact, contents, full_name, page_views
 from engagement_platform.local.invalid_messages import INVALID_ENGAGEMENTS, INVALID_REQUESTS
 from engagement_platform.settings import TrafficSettings
 
@@ -154,7 +154,7 @@ class Traffic:
         self._profile_share = settings.profile_share if "profile-changes" in kinds else 0.0
         self._profiles = ProfileChanges(settings.seed, self._token, settings.profiles)
         self._page_view_share = settings.page_view_share if "page-views" in kinds else 0.0
-        self._page_views = PageViews(settings.seed, self._token)
+        self._page_views = page_views(settings.seed, self._token, self._clock)
         self._weights = list(accumulate(o.engagements_per_day for o in self.organizations))
         self._keys = [o.id.encode() for o in self.organizations]
         self._people: list[dict[int, _Person]] = [{} for _ in self.organizations]
@@ -170,25 +170,19 @@ class Traffic:
 
     def messages(self) -> Iterator[Message]:
         """Endless. New engagements, and between them updates, requests, duplicates and bad ones by their shares."""
-        requests_due = changes_due = views_due = 0.0
+        shares = (self._settings.mutation_share, self._profile_share, self._page_view_share)
+        request_due, change_due, view_due = map(_every, shares)
         while self.messages_per_engagement:
             if self._has_engagements:
                 yield from self._with_company(self._new_engagement())
                 if self._rng.random() < self._settings.update_share:
                     yield from self._with_company(self._next_version())
-                # Counted, not drawn: 1,000 engagements come with exactly 200 requests.
-                requests_due += self._settings.mutation_share
-                if requests_due >= 1 - 1e-9:
-                    requests_due -= 1
+                if next(request_due):
                     yield from self._with_company(self._request())
-            changes_due += self._profile_share
-            if changes_due >= 1 - 1e-9:
-                changes_due -= 1
+            if next(change_due):
                 yield Message("profile-changes", *self._profiles.next())
-            views_due += self._page_view_share
-            if views_due >= 1 - 1e-9:
-                views_due -= 1
-                yield Message("page-views", *self._page_views.next(self._clock()))
+            if next(view_due):
+                yield Message("page-views", *next(self._page_views))
 
     def _with_company(self, message: Message) -> Iterator[Message]:
         """The message, and whatever duplicates and bad ones are due after it."""
@@ -312,3 +306,13 @@ class Traffic:
         if person is None:
             person = people[number] = _Person(number, full_name(number + 17 * organization))
         return person
+
+
+def _every(share: float) -> Iterator[bool]:
+    """Whether it is due: counted, not drawn, so that 1,000 engagements come with exactly 200 requests."""
+    waits = 0.0
+    while True:
+        waits += share
+        is_due = waits >= 1 - 1e-9
+        waits -= is_due
+        yield is_due
