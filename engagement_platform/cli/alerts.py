@@ -95,17 +95,11 @@ def _alerts() -> Alerts:
 
 
 def _as_json(one: Standing, muted: bool) -> dict[str, object]:
-    return {
-        "key": one.alert.key,
-        "severity": one.alert.severity,
-        "state": one.state,
-        "title": one.alert.title,
-        "body": one.alert.body,
-        "source": one.alert.source,
+    return vars(one.alert) | {
         "since": one.alert.since.isoformat(),
+        "state": one.state,
         "seen": one.seen_ts.isoformat(),
         "times": one.times,
         "sent": one.sent,
-        "labels": dict(one.alert.labels),
         "muted": muted,
     }
