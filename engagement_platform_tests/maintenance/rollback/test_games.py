@@ -84,25 +84,6 @@ def after(world: World, everything: Any, hours: Sequence[str]) -> dict[str, list
     return {name: rows for name, rows in kept.items() if rows}
 
 
-@pytest.mark.slow
-def test_whatever_version_is_asked_for_all_tables_are_those_of_the_objects_read_by_then(four: World) -> None:
-    """Every version of every table, without Spark; the oracle counts rows by the objects that they came with."""
-    all_rows, hours = four.everything(), list(HOURS)
-    for table in (HEARTBEAT, LOGIN, PURCHASE):
-        for version in range(DeltaTable(uri(four, table)).version() + 1):
-            found = planned(four, table, version)
-            ends = [offset.boundary["batch"] for offset in found.offsets] or [len(hours)]
-            wanted = after(four, all_rows, hours[: ends[0]])
-            rows = {name: rows_at(four, f"game/{name}", found.target[f"game/{name}"]) for name in TYPES}
-            assert rows == {name: len(wanted.get(name, [])) for name in TYPES}, f"{table} version {version}"
-            assert found.target[table] == version
-            assert QUARANTINE.name not in found.target
-            assert sum(offset.records or 0 for offset in found.offsets) == len(hours) - ends[0]
-    # The second batch left this table as it was, so it is not undone.
-    assert planned(four, PURCHASE, 1).boundary == f"the end of {INGEST_GAME_EVENTS} batch 1"
-    assert planned(four, LOGIN, 1).boundary == f"the end of {INGEST_GAME_EVENTS} batch 0"
-
-
 def uri(world: World, table: str) -> str:
     return f"{world.settings.lake}/{table}"
 
@@ -111,8 +92,22 @@ def rows_at(world: World, table: str, version: int) -> int:
     return int(DeltaTable(uri(world, table), version=version).to_pyarrow_table(columns=["event_id"]).num_rows)
 
 
-def test_they_go_back_together_and_what_is_read_again_lands_once(four: World) -> None:
-    before, quarantine = four.everything(), four.rows("quarantine")
+def test_all_tables_go_back_together_to_any_version_and_what_is_read_again_lands_once(four: World) -> None:
+    """Plans for every version of every table, without Spark; the oracle counts rows by the objects they came with."""
+    before, quarantine, hours = four.everything(), four.rows("quarantine"), list(HOURS)
+    for table in (HEARTBEAT, LOGIN, PURCHASE):
+        for version in range(DeltaTable(uri(four, table)).version() + 1):
+            found = planned(four, table, version)
+            ends = [offset.boundary["batch"] for offset in found.offsets] or [len(hours)]
+            wanted = after(four, before, hours[: ends[0]])
+            rows = {name: rows_at(four, f"game/{name}", found.target[f"game/{name}"]) for name in TYPES}
+            assert rows == {name: len(wanted.get(name, [])) for name in TYPES}, f"{table} version {version}"
+            assert found.target[table] == version
+            assert QUARANTINE.name not in found.target
+            assert sum(offset.records or 0 for offset in found.offsets) == len(hours) - ends[0]
+    # The second batch left this table as it was, so it is not undone.
+    assert planned(four, PURCHASE, 1).boundary == f"the end of {INGEST_GAME_EVENTS} batch 1"
+    assert planned(four, LOGIN, 1).boundary == f"the end of {INGEST_GAME_EVENTS} batch 0"
     report = restoring(four).run(Asked(LOGIN, 1, reason="a bad batch", by="ann@here"))
     assert report is not None
     assert four.everything() == after(four, before, ["10"])
@@ -159,7 +154,8 @@ def refused(world: World, cause: type[PlatformError]) -> None:
 
 
 @pytest.mark.slow
-def test_objects_that_are_gone_or_were_overwritten_are_not_read_again(four: World) -> None:
+def test_what_cannot_be_read_again_is_refused_and_no_erased_player_comes_back(four: World) -> None:
+    """Objects that were overwritten, are gone, or are remembered no more."""
     body = four.s3.get_object(Bucket=four.bucket, Key=key("13"))["Body"].read()
     four.put(key("13"), [b"something else"])
     refused(four, ObjectsGone)
@@ -167,10 +163,6 @@ def test_objects_that_are_gone_or_were_overwritten_are_not_read_again(four: Worl
     refused(four, ObjectsGone)
     four.s3.put_object(Bucket=four.bucket, Key=key("13"), Body=body)
     assert planned(four, LOGIN, 1).changes
-
-
-@pytest.mark.slow
-def test_objects_that_nobody_remembers_are_not_read_again(four: World) -> None:
     state = S3SqsState(
         open_engine(four.settings.store_url), allow_overwrites=False, clock=lambda: datetime.now(UTC) + timedelta(8)
     )
@@ -178,10 +170,6 @@ def test_objects_that_nobody_remembers_are_not_read_again(four: World) -> None:
     refused(four, ObjectsNotKnown)
     # Those of the last two batches are known.
     assert planned(four, LOGIN, 2).changes
-
-
-@pytest.mark.slow
-def test_a_player_who_was_erased_does_not_come_back(four: World) -> None:
     of_feed(four.settings, Feed(GROUP, four.types)).erase(Subject("player-11", "ref", None))
     with pytest.raises(RestoreRefused):
         planned(four, LOGIN, 1)
