@@ -1,17 +1,28 @@
-"""After a restore the tables are at the end of a batch, readers know, and what is read again lands exactly once."""
+"""After a restore the tables are at the end of a batch, readers know, and what is read again lands exactly once.
+
+One file, since each process of tests that uses `filled` makes it once more.
+"""
 
 from __future__ import annotations
 
+import json
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from engagement_platform.cli import app
+from engagement_platform.engine.database import writing
 from engagement_platform.engine.job import BatchReport, Callbacks, Observer
-from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.engine.lease import LeaseLost, LeaseUnavailable
+from engagement_platform.engine.schema import LEASE
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
@@ -307,3 +318,82 @@ def test_what_cannot_be_restored_is_said(three: World) -> None:
         plan(gone.settings, gone.stores, Asked(gone.data.name, 1))
     assert plan(gone.settings, gone.stores, Asked(gone.data.name, 1, "drop")).changes
     assert plan(gone.settings, gone.stores, Asked(gone.data.name, versions(gone)[gone.data.name])).changes == ()
+
+
+@pytest.fixture
+def commanded(three: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands are about this world, and borrow the session of these tests, which they would end otherwise."""
+    topics = {"ENGAGEMENTS_TOPIC": three.topics[0], "MUTATION_REQUESTS_TOPIC": three.topics[1]}
+    variables = {f"KAFKA__{name}": topic for name, topic in topics.items()}
+    variables |= {"HOME": str(three.home), "KAFKA__BOOTSTRAP_SERVERS": three.broker.bootstrap_servers}
+    for name, value in variables.items():
+        monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
+
+    def lent(*_said: object, reads_only: bool = False) -> AbstractContextManager[SparkSession]:
+        return nullcontext(three.spark)
+
+    monkeypatch.setattr("engagement_platform.lake.session.spark_session", lent)
+
+
+@pytest.mark.usefixtures("commanded")
+def test_a_dry_run_counts_what_readers_would_see_and_finish_does_the_rest(filled: Filled, three: World) -> None:
+    def said(*words: str) -> str:
+        ran = CliRunner().invoke(app, ["restore", *words], catch_exceptions=False)
+        assert ran.exit_code == 0, ran.output
+        return ran.stdout
+
+    first, before = filled.between[ALIAS.name], versions(three)
+    planned = plan(three.settings, three.stores, Asked(ALIAS.name, first))
+    told = json.loads(said(ALIAS.name, "--to", str(first), "--dry-run", "--json"))
+    assert (told["inserted"], told["updated"], told["deleted"]) == (1, 2, 1)
+    assert {c["table"]: (c["from_version"], c["to_version"]) for c in told["changes"]} == {
+        change.table.name: (change.from_version, change.to_version) for change in planned.changes
+    }
+    assert versions(three) == before, "a dry run changed something"
+    with pytest.raises(Crash):
+        restoring(three, crash_at("restore.data:after")).run(Asked(ALIAS.name, first, by="ann@here"))
+    finished = said("--finish")
+    assert finished.startswith("restore-tables batch 0: ")
+    assert "tables at the end of ingest-engagements batch 0, checksums equal; 4 changes announced, 3 jobs" in finished
+    assert said("--finish") == "Nothing to restore.\n"
+    assert_as_of(three, FIRST)
+
+
+WAIT_S = 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["restore.data:before", "restore.alias:before", "audit.append:before"])
+def test_a_restore_that_slept_changes_nothing_after_its_successor(own: World, filled: Filled, point: str) -> None:
+    reached, go = threading.Event(), threading.Event()
+    ended: list[BaseException] = []
+
+    def sleep(passed: str) -> None:
+        if passed == point:
+            reached.set()
+            assert go.wait(WAIT_S), "nobody woke it"
+
+    def run() -> None:
+        try:
+            restoring(own, sleep).run(Asked(ALIAS.name, filled.between[ALIAS.name], by="ann@here"))
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert reached.wait(WAIT_S), f"it never reached {point}: {ended}"
+        with writing(own.stores.leases.engine, "test") as connection:
+            connection.execute(LEASE.update().values(expires_ts=datetime(2020, 1, 1, tzinfo=UTC)))
+        report = restoring(own).run(None)
+        assert report is not None
+        assert report.replayed
+        for job in JOBS:
+            own.run(name=job)
+        after = versions(own)
+    finally:
+        go.set()
+        thread.join(WAIT_S)
+    assert not thread.is_alive()
+    assert [type(error) for error in ended] == [LeaseLost]
+    assert versions(own) == after
