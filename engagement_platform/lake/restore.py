@@ -178,17 +178,16 @@ def rolled_back(lake: Lake, table: Table, version: int, guard: Callable[[], None
 def checksums(lake: Lake, versions: Iterable[tuple[Table, int]]) -> list[Checksum]:
     """Of each of these versions, in their order; comparable with those of the same table and call only. One Spark job
     for all."""
-    frames = [_summed(lake, *each).withColumn("n", F.lit(number)) for number, each in enumerate(versions)]
+    frames = [
+        lake.read(table, version).agg(
+            F.lit(number).alias("n"), F.count("*").alias("rows"), F.sum(row_hash(table.column_names)).alias("total")
+        )
+        for number, (table, version) in enumerate(versions)
+    ]
     if not frames:
         return []
     found = reduce(DataFrame.unionAll, frames).collect()
     return [Checksum(row["rows"], str(row["total"] or 0)) for row in sorted(found, key=lambda row: row["n"])]
-
-
-def _summed(lake: Lake, table: Table, version: int) -> DataFrame:
-    """rows and total of a version."""
-    rows = lake.read(table, version)
-    return rows.agg(F.count("*").alias("rows"), F.sum(row_hash(table.column_names)).alias("total"))
 
 
 def row_hash(columns: Sequence[str]) -> SparkColumn:

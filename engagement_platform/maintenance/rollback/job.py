@@ -30,6 +30,7 @@ from engagement_platform.lake.restore import RESTORE, Checksum, checksums, moved
 from engagement_platform.maintenance.layout.vacuum import vacuum_of
 from engagement_platform.maintenance.rollback.groups import Group, RestoreRefused, engagements, group_of
 from engagement_platform.maintenance.rollback.plan import RESTORE_TABLES, Asked, Plan, plan
+from engagement_platform.settings import Settings
 
 
 class ChecksumDiffers(PlatformError):
@@ -48,14 +49,17 @@ class ChecksumDiffers(PlatformError):
 class PlannedSource(NoIdentity):
     """One batch: from the versions that the tables have to those they go back to."""
 
-    settled: Callable[[], Plan]
+    settings: Settings
+    stores: Stores
+    asked: Asked | None
+    """None: only what was begun is finished."""
     planned: Plan | None = None
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
         """Table -> version, before and after. None once there is nothing (more) to restore."""
-        if self.planned is not None:
+        if self.planned is not None or self.asked is None:
             return None
-        self.planned = self.settled()
+        self.planned = plan(self.settings, self.stores, self.asked)
         changes = self.planned.changes
         if not changes and not self.planned.offsets:
             return None
@@ -68,22 +72,16 @@ class PlannedSource(NoIdentity):
         """All of the plan that its batch needs beside versions: `RestoreBatch.what`."""
         if (planned := self.planned) is None:
             return {}
-        asked, backs = planned.asked, dict[str, object]()
-        for offset in planned.offsets:
-            job, end = offset.job, dict(offset.boundary)
-            if offset.follows:
-                backs[job] = {"start": end, "end": end}
-            elif asked.mode == "replay":
-                backs[job] = {"start": dict(planned.since[job]), "end": end}
-            elif job == planned.group.verified:
-                # Nothing is read again, but from here on tables no longer stand for what was read before.
-                backs[job] = {"start": dict(offset.now), "end": dict(offset.now)}
         return {
-            **asked.as_json(),
-            "by": asked.by,
+            **planned.asked.as_json(),
+            "by": planned.asked.by,
             "boundary": planned.boundary,
             "undone": list(planned.undone),
-            "rewinds": backs,
+            "rewinds": {
+                offset.job: {"start": dict(offset.rewind[0]), "end": dict(offset.rewind[1])}
+                for offset in planned.offsets
+                if offset.rewind is not None
+            },
             "announced": planned.announced,
         }
 
@@ -117,6 +115,11 @@ class RestoreBatch:
     def tables(self) -> list[Table]:
         """Those that go back, in the order of the group."""
         return [table for table in self.group.tables if table.name in self.manifest.end]
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What was asked for, for people."""
+        return {name: self.what[name] for name in ("table", "mode", "reason", "by", "boundary")}
 
     @cached_property
     def checksums(self) -> Mapping[str, Checksum]:
@@ -286,20 +289,16 @@ class Restoring:
         tables = group.tables
         lake.ensure(*tables, *group.beside, *([NOTIFICATION] if group.announced else []), RESTORE)
 
-        def settled() -> Plan:
-            assert asked is not None, "nothing is begun here"
-            return plan(settings, self.stores, asked)
-
         def rewind_jobs(work: RestoreBatch, commit: Committer) -> Counts:  # noqa: ARG001
             """The jobs back to where the tables are, after all tables are there. Counts: jobs_put_back."""
-            details = {name: work.what[name] for name in ("mode", "reason", "by", "boundary")}
+            details = {name: what for name, what in work.details.items() if name != "table"}
             for name, back in sorted(work.what["rewinds"].items()):
                 self.stores.checkpoints.rewind(
                     name, back["start"], back["end"], work.manifest, self.clock(), details=details, fences=fences
                 )
             return {"jobs_put_back": len(work.what["rewinds"])}
 
-        source = PlannedSource(settled)
+        source = PlannedSource(settings, self.stores, asked)
         return MicroBatchJob(
             name=RESTORE_TABLES,
             source=source,
@@ -317,7 +316,7 @@ class Restoring:
             leased=group.leased,
             enters=tuple(vacuum_of(table.name) for table in tables),
             lease_wait=settings.stores.lease_wait,
-            describe=lambda work: {name: work.what[name] for name in ("table", "mode", "reason", "by", "boundary")},
+            describe=lambda work: work.details,
             clock=self.clock,
             fencing=LakeFencing(lake, targets(group.written)),
             callbacks=self.callbacks,

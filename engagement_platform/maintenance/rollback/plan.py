@@ -75,7 +75,9 @@ class Offset:
     job: str
     boundary: Offsets
     now: Offsets
-    records: int | None
+    rewind: tuple[Offsets, Offsets] | None
+    """Where the record begins and ends by which the job is put back; None: it stays where it is."""
+    records: int | None = None
     """Messages between them; None where nobody can say."""
     follows: bool = False
     """The job's offsets are those of a table: it is put back in every mode, and reads no messages."""
@@ -98,8 +100,6 @@ class Plan:
     """Those among them that nobody does again by himself."""
     versions: Mapping[str, int]
     """All tables of the group as they are now."""
-    since: Mapping[str, Offsets]
-    """Job -> where the oldest record under its application id begins."""
     announced: int
     """The sequence up to which requests are announced."""
 
@@ -210,9 +210,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
         if table.name not in versions:
             continue
         uri, now = uris[table.name], versions[table.name]
-        to = exact.get(table.name)
-        if to is None:
-            to = timeline.version_at(place.step, log.markers(uri))
+        to = exact[table.name] if table.name in exact else timeline.version_at(place.step, log.markers(uri))
         if to is None or to == now:
             continue
         _refuse_erased_since(uri, table.name, to)
@@ -221,8 +219,8 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
         changes.append(TableChange(table, now, to, files))
     target = {**versions, **{change.table.name: change.to_version for change in changes}}
     offsets = (
-        *_offsets(group, stores, timeline, place.step, asked.mode),
-        *_following(settings, group, stores, timeline, place.step, target),
+        *_offsets(group, stores, timeline, place.step, asked),
+        *_offsets_of_moves(settings, group, stores, target),
     )
     note = None
     if place.within is not None:
@@ -232,7 +230,6 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
         )
     undone = [record.manifest for record in timeline.steps[place.step + 1 :]]
     again = {*group.jobs, *group.again, RESTORE_TABLES}
-    since = ((o.job, first_start(stores.checkpoints.history(o.job), stores.checkpoints.app_id(o.job))) for o in offsets)
     return Plan(
         asked=asked,
         group=group,
@@ -243,7 +240,6 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
         undone=tuple(map(str, undone)),
         by_hand=tuple(str(manifest) for manifest in undone if manifest.job not in again),
         versions=versions,
-        since={job: begun for job, begun in since if begun is not None},
         announced=announced(stores),
     )
 
@@ -297,39 +293,43 @@ def _refuse_other_layout(uri: str, name: str, version: int) -> None:
         )
 
 
-def _offsets(group: Group, stores: Stores, timeline: Timeline, step: int, mode: RestoreMode) -> Iterator[Offset]:
+def _offsets(group: Group, stores: Stores, timeline: Timeline, step: int, asked: Asked) -> Iterator[Offset]:
     """Jobs that have read past the boundary. Raises CannotReplay where that has to be read again and is not there."""
-    for job, source_of in group.read.items():
+    replay = asked.mode == "replay"
+    for job in (*group.read, *group.follows):
         last, boundary = stores.checkpoints.latest(job), timeline.offsets_at(job, step)
         if last is None or boundary is None or last.manifest.end == boundary:
             continue
         assert last.state is JobState.SUCCEEDED, "the unfinished were refused"
         now = last.manifest.end
+        if job in group.follows:
+            yield Offset(job, boundary, now, (boundary, boundary), follows=True)
+            continue
+        records, rewind = None, None
         try:
-            source = source_of()
-            if mode == "replay":
-                source.check(
-                    boundary, {partition: now.get(partition, offset) for partition, offset in boundary.items()}
-                )
+            source = group.read[job]()
+            if replay:
+                source.check(boundary, {p: now.get(p, offset) for p, offset in boundary.items()})
             records = source.size(boundary, {**boundary, **now})
         except PlatformError as cause:
-            if mode == "replay":
+            if replay:
                 raise CannotReplay(job, boundary, now, cause) from cause
-            records = None
-        yield Offset(job, boundary, now, records)
+        if replay:
+            begun = first_start(stores.checkpoints.history(job), last.manifest.app_id)
+            assert begun is not None, "the last batch is one of these"
+            rewind = (begun, boundary)
+        elif job == group.verified:
+            # Nothing is read again, but from here on tables no longer stand for what was read before.
+            rewind = (now, now)
+        yield Offset(job, boundary, now, rewind, records)
 
 
-def _following(
-    settings: Settings, group: Group, stores: Stores, timeline: Timeline, step: int, target: Mapping[str, int]
-) -> Iterator[Offset]:
-    """Jobs that read no messages: those that go back by their own batches, and one whose place the table says."""
-    for job in group.follows:
-        last, boundary = stores.checkpoints.latest(job), timeline.offsets_at(job, step)
-        if last is not None and boundary is not None and last.manifest.end != boundary:
-            yield Offset(job, boundary, last.manifest.end, None, follows=True)
+def _offsets_of_moves(settings: Settings, group: Group, stores: Stores, target: Mapping[str, int]) -> Iterator[Offset]:
+    """The job that moves batches goes on from where the table says that it is."""
     if (moving := group.moving) is None or moving.target.name not in target:
         return
     last = stores.checkpoints.latest(moving.job)
     mark = group.mark(settings.lake, moving.target, target[moving.target.name])
-    if last is not None and mark is not None and last.manifest.end != {"batch": mark.version}:
-        yield Offset(moving.job, {"batch": mark.version}, last.manifest.end, None, follows=True)
+    boundary = None if mark is None else {"batch": mark.version}
+    if last is not None and boundary is not None and last.manifest.end != boundary:
+        yield Offset(moving.job, boundary, last.manifest.end, (boundary, boundary), follows=True)
