@@ -100,11 +100,15 @@ class PlannedSource(NoIdentity):
 
 @dataclass
 class RestoreBatch:
-    """One restore, as its manifest and what is kept with it say."""
+    """One restore, as its manifest says."""
 
     lake: Lake
     manifest: Manifest
-    what: Mapping[str, Any]
+
+    @property
+    def what(self) -> Mapping[str, Any]:
+        """`PlannedSource.about` of it."""
+        return self.manifest.source
 
     @cached_property
     def group(self) -> Group:
@@ -255,7 +259,7 @@ class Restoring:
                 )
             # The batch goes on, to another end: as when it is resumed, and nobody else may write it from here on.
             checkpoints.begin(manifest, fences=fences)
-            work = RestoreBatch(lake, manifest, self.kept())
+            work = RestoreBatch(lake, manifest)
             for table in work.tables:
                 for each in leases:
                     each.check()
@@ -302,7 +306,7 @@ class Restoring:
         return MicroBatchJob(
             name=RESTORE_TABLES,
             source=source,
-            prepare=lambda manifest: RestoreBatch(lake, manifest, self.kept()),
+            prepare=lambda manifest: RestoreBatch(lake, manifest),
             processes=(
                 Step("restore", _restore, tuple(table.key[-1] for table in tables)),
                 Step("notification", _announce, ("append",)),
@@ -327,8 +331,6 @@ class Restoring:
         settings = self.lake.settings
         if asked is not None:
             return group_of(settings, asked.table)
-        return engagements(settings) if self.unfinished is None else group_of(settings, self.kept()["table"])
-
-    def kept(self) -> Mapping[str, Any]:
-        """What is kept with the last restore: what was asked for, and by whom."""
-        return self.stores.checkpoints.history(RESTORE_TABLES, limit=1)[0].manifest.source
+        if (last := self.unfinished) is not None:
+            return RestoreBatch(self.lake, last.manifest).group
+        return engagements(settings)
