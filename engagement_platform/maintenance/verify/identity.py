@@ -41,7 +41,7 @@ def identity_findings(settings: Settings, spark: SparkSession, sample: int | Non
     raises.
     """
     at = lake_snapshot(settings, open_stores(settings))
-    if not at.has(snapshot.DATA, ALIAS, MAPPING, MUTATION_REQUEST):
+    if not {table.name for table in (snapshot.DATA, ALIAS, MAPPING, MUTATION_REQUEST)} <= at.versions.keys():
         return [Finding("identity", _IDENTITY, 0, 0)]
     within = _Within(Lake(spark, settings), at, sample)
     return [*_rows(within), *_names(within)]
@@ -63,8 +63,7 @@ class _Within:
         self.lake, self.at = lake, at.view
         self._organizations: Sequence[str] | None = None
         if sample is not None:
-            tables = (at.read(lake, table).select("organization_id") for table in (snapshot.DATA, MAPPING))
-            data, mapping = tables
+            data, mapping = (at.read(lake, table).select("organization_id") for table in (snapshot.DATA, MAPPING))
             everyone = [row[0] for row in data.unionByName(mapping).distinct().collect()]
             self._organizations = sampled(everyone, sample, datetime.now(UTC).date())
 

@@ -65,7 +65,7 @@ def ledger(records: Sequence[BatchRecord]) -> Finding:
         if record.state is JobState.SUCCEEDED and counts.get("rows_in", 0) != accounted(counts):
             wrong.append(f"{record.manifest} received {counts.get('rows_in', 0)} and accounts for {accounted(counts)}")
     meaning = "every batch begins where the one before ended and accounts for each record it received"
-    return Finding("ledger", meaning, len(records), len(wrong), wrong[:5])
+    return Finding("ledger", meaning, len(records), len(wrong), wrong[:EXAMPLES])
 
 
 def _tables(settings: Settings, spark: SparkSession, at: LakeSnapshot) -> list[Finding]:

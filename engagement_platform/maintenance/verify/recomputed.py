@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.pipelines.engagements.schema import ROW_DDL, STATE
+from engagement_platform.pipelines.engagements.schema import ROW_DDL, STATE, arrow_schema
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.view import Pending, special_state
 from engagement_platform.pipelines.state import content_of, struct_rows
@@ -22,12 +22,7 @@ ROWS_PER_GROUP = 100_000
 """Rows of an organization that one task recomputes; as Python objects about 300 MB (a guess)."""
 
 COMPARED_DDL: Final = "organization_id string, engagement_id string, wrong_identity boolean, wrong_content boolean"
-COMPARED: Final = pa.schema(
-    [
-        *(pa.field(name, pa.string()) for name in ("organization_id", "engagement_id")),
-        *(pa.field(name, pa.bool_()) for name in ("wrong_identity", "wrong_content")),
-    ]
-)
+COMPARED: Final = arrow_schema(COMPARED_DDL)
 _COMPARED_COLUMNS = ["engagement_id", "person_id", "source_person_id", "version", "engagement", "original"]
 _GROUP = ("organization_id", "portion")
 

@@ -51,10 +51,6 @@ class LakeSnapshot:
         """What readers saw."""
         return snapshot_of(self.root, self.versions)
 
-    def has(self, *tables: Table) -> bool:
-        """Whether all of these tables exist."""
-        return all(table.name in self.versions for table in tables)
-
     def read(self, lake: Lake, table: Table) -> DataFrame:
         """A table at its version."""
         return lake.read(table, self.versions[table.name])

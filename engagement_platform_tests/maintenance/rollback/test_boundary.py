@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 
@@ -108,11 +109,9 @@ def test_offsets_are_those_that_the_last_batch_or_the_last_rewind_left(step: int
         record(0, end=1), record(1, job="apply", end=5), record(2, end=2), record(3, job="restore-tables"),
         record(5, end=2),
     ]  # fmt: skip
-    back = record(4, end=1)
     source = {"rewound_by": "restore-tables@1.t#3"}
     manifest = Manifest("ingest", "ingest@2.t", 4, {"0": 0}, {"0": 1}, BEGAN, source=source)
-    back = BatchRecord(**{**vars(back), "manifest": manifest})
-    timeline = Timeline.of([*steps, back], DATA)
+    timeline = Timeline.of([*steps, replace(record(4, end=1), manifest=manifest)], DATA)
     assert timeline.offsets_at("ingest", step) == {"0": ingested}
     assert timeline.offsets_at("apply", step) == {"0": applied}
     assert timeline.offsets_at("nobody", step) is None
@@ -133,15 +132,13 @@ def test_batches_of_requests_that_overlap_others_are_in_the_order_in_which_they_
 
     def of_requests(number: int, pinned: int) -> BatchRecord:
         found = record(number, job="requests")
-        manifest = Manifest(**{**vars(found.manifest), "table_versions": {requests: pinned}})
-        return BatchRecord(**{**vars(found), "manifest": manifest})
+        return replace(found, manifest=replace(found.manifest, table_versions={requests: pinned}))
 
-    long = record(0, pinned=7)
-    long = BatchRecord(**{**vars(long), "finished_ts": BEGAN + timedelta(minutes=3)})
+    long = replace(record(0, pinned=7), finished_ts=BEGAN + timedelta(minutes=3))
     steps = [long, of_requests(1, 2), record(4, pinned=8), of_requests(5, 3)]
     timeline = Timeline.of(steps, DATA, requests)
     assert [step.manifest.batch_id for step in timeline.steps] == [0, 1, 4, 5]
-    recovered = [BatchRecord(**{**vars(step), "started_ts": BEGAN}) for step in reversed(steps)]
+    recovered = [replace(step, started_ts=BEGAN) for step in reversed(steps)]
     assert Timeline.of(recovered, DATA, requests).steps == recovered[::-1], "the stores' sequence counts, and no clock"
     assert timeline.at(BEGAN + timedelta(minutes=2)) is None, "the first one was still at work"
     assert timeline.at(BEGAN + timedelta(minutes=3)) == Boundary(1, None)

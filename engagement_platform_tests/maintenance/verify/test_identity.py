@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from engagement_platform.pipelines.mutations.view import Pending, shown
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.ingestion.conftest import MakeWorld, make_world
 from engagement_platform_tests.ingestion.world import World, ignore
 from engagement_platform_tests.matrix import quick
 from engagement_platform_tests.pipelines.lakes import MemoryLake
@@ -45,7 +46,7 @@ from engagement_platform_tests.pipelines.test_histories import run
 CHECKS = ("lost", "vanished", "doubled", "announced", "notified_twice", "quarantined_twice")
 RECOMPUTED = ("identity", "contents", "names")
 
-MakeWorld = Callable[..., World]
+__all__ = ["make_world"]
 
 
 class Stop(Exception):
@@ -153,11 +154,6 @@ def test_spark_compares_every_row_in_portions_of_an_organization(
     found = compare(base, pending, shown(base, pending)).toArrow().to_pylist()
     assert len(found) == sum(len(lake.base) for lake in lakes)
     assert [row for row in found if row["wrong_identity"] or row["wrong_content"]] == []
-
-
-@pytest.fixture
-def make_world(spark: SparkSession, broker: Broker, tmp_path: Path) -> MakeWorld:
-    return lambda **options: World(spark, broker, tmp_path / "world", **options)
 
 
 def send(
