@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
 from engagement_platform.pipelines.games.replay import ObjectsGone, ObjectsNotKnown
+from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs_state import Arrived, S3SqsState
 from engagement_platform_tests.pipelines.games.conftest import World, small, world
@@ -178,13 +180,13 @@ def test_what_cannot_be_read_again_is_refused_and_no_erased_player_comes_back(fo
         planned(four, QUARANTINE.name, 1)
 
 
-def test_a_batch_is_remembered_as_long_as_all_files_since_are(world: World) -> None:
+def test_a_batch_is_remembered_as_long_as_all_files_since_are(tmp_path: Path) -> None:
     """Five batches of two files, forgotten one after the other; the oracle knows which are left."""
-    began = datetime(2026, 3, 1, tzinfo=UTC)
+    began, engine = datetime(2026, 3, 1, tzinfo=UTC), open_engine(Settings(home=tmp_path).store_url)
 
     def at(hour: int) -> S3SqsState:
         clock = partial(began.__add__, timedelta(hours=hour))
-        return S3SqsState(open_engine(world.settings.store_url), allow_overwrites=False, clock=clock)
+        return S3SqsState(engine, allow_overwrites=False, clock=clock)
 
     for batch in range(5):
         for hour in (2 * batch, 2 * batch + 1):
