@@ -5,7 +5,7 @@ Values only. Reading logs and stores is `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -103,6 +103,12 @@ class Timeline:
             return None
         return self._numbers.get(f"{parts[0]}#{batch_id}", -1)
 
+    def _owned(self, commits: Iterable[Commit]) -> Iterator[tuple[int, int]]:
+        """Version and step of each commit that a batch made."""
+        for version, marker in commits:
+            if (owner := self.owner(marker, version)) is not None:
+                yield version, owner
+
     def _landed(self, number: int, version: int | None) -> int:
         """The last step that landed a batch up to this number before a version of the table that it was moved into.
 
@@ -142,10 +148,7 @@ class Timeline:
         """The end of the last batch by which a table has this version. commits: of that table, newest first."""
         above: int | None = None
         below = -1
-        for number, marker in commits:
-            owner = self.owner(marker, number)
-            if owner is None:
-                continue
+        for number, owner in self._owned(commits):
             if number <= version:
                 below = owner
                 break
@@ -175,10 +178,7 @@ class Timeline:
         commits: of that table, newest first, as far back as its log goes.
         """
         first: int | None = None
-        for number, marker in commits:
-            owner = self.owner(marker, number)
-            if owner is None:
-                continue
+        for number, owner in self._owned(commits):
             if owner <= step:
                 break
             first = number
