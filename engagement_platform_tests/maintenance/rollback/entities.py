@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from engagement_platform.engine.job import Callbacks, MicroBatchJob, Observer
 from engagement_platform.maintenance.rollback.groups import Group, of_entity
@@ -16,7 +15,7 @@ from engagement_platform.maintenance.rollback.job import Restoring
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform_tests.maintenance.rollback.moved_topics import forget_identities
 from engagement_platform_tests.pipelines.profiles.histories import seen_by_rules, side_by_side
-from engagement_platform_tests.pipelines.profiles.oracle import Row, Said, replay
+from engagement_platform_tests.pipelines.profiles.oracle import Row, replay
 from engagement_platform_tests.pipelines.profiles.world import World, ignore
 
 SEED, HISTORIES, BATCHES = 7, 12, 8
@@ -72,16 +71,9 @@ class Landed:
     ends: list[datetime] = field(default_factory=list)
     """When each had landed, of those that did so while nothing else was at work."""
 
-    def prefix(self, batches: int) -> list[Said]:
-        return self.world.landed[: sum(self.sizes[:batches])]
-
     def seen(self, batches: int) -> list[Row]:
         """What readers see after so many batches, by a plain replay."""
-        return replay(self.prefix(batches), self.world.entity)
-
-    def own(self, home: Path) -> Ticking:
-        """A copy with a topic of its own, for those who produce."""
-        return self.world.under(home, f"changes-{uuid4().hex[:12]}")
+        return replay(self.world.landed[: sum(self.sizes[:batches])], self.world.entity)
 
 
 def filled(world: Ticking) -> Landed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from deltalake import DeltaTable
@@ -214,7 +215,7 @@ class Something(NoIdentity):
 
 @pytest.mark.slow
 def test_an_unfinished_batch_comes_first(landed: Landed, tmp_path: Path) -> None:
-    own = landed.own(tmp_path / "own")
+    own = landed.world.under(tmp_path / "own", f"changes-{uuid4().hex[:12]}")
     with pytest.raises(Crash):
         own.move(crash_at("base.write:after"))
     with pytest.raises(OthersBatchUnfinished, match="run rematerialize-profile"):
