@@ -5,10 +5,9 @@ Values only. Reading logs and stores is `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 
 from engagement_platform.engine.model import BatchRecord, JobState, Offsets
 from engagement_platform.engine.unfinished_batches import looked_up
@@ -50,23 +49,14 @@ class Moving:
         return looked_up(self.target.name), self.target.name
 
 
-@dataclass(frozen=True)
 class Timeline:
     """Batches of several jobs on one group of tables, oldest first. On one table no two overlap: jobs lease what they
     write."""
 
-    steps: Sequence[BatchRecord]
-    rewinds: Sequence[BatchRecord] = ()
-    """Records by which one of the steps has put a job back."""
-    moving: Moving | None = None
-    moves: Sequence[BatchRecord] = ()
-    """Batches of the job that moves."""
-
-    @classmethod
-    def of(cls, records: Iterable[BatchRecord], *names: str, moving: Moving | None = None) -> Timeline:
-        """Of the batches that pinned a table, in the order in which they began, which only the stores know: clocks are
-        set back, and `recover` writes down many batches at one moment. As far back as its versions only grow: before
-        that it was another table.
+    def __init__(self, records: Iterable[BatchRecord], *names: str, moving: Moving | None = None) -> None:
+        """Take the batches that pinned a table, in the order in which they began, which only the stores know: clocks
+        are set back, and `recover` writes down many batches at one moment. As far back as its versions only grow:
+        before that it was another table.
 
         names: what they pin a version as; of several the first that is there counts.
         """
@@ -80,13 +70,11 @@ class Timeline:
             if version < last.get(table, 0):
                 first, last = number, {}
             last[table] = version
-        steps = steps[first:]
-        rewinds = [r for r in everything if r.rewound_by is not None]
-        return cls(steps, rewinds, moving, [r for r in everything if r.manifest.job == mover])
-
-    @cached_property
-    def _numbers(self) -> Mapping[str, int]:
-        return {f"{r.manifest.app_id}#{r.manifest.batch_id}": number for number, r in enumerate(self.steps)}
+        self.moving, self.steps = moving, steps[first:]
+        # Batches of the job that moves, and records by which one of the steps has put a job back.
+        self._moves = [r for r in everything if r.manifest.job == mover]
+        self._rewinds = [r for r in everything if r.rewound_by is not None]
+        self._numbers = {f"{r.manifest.app_id}#{r.manifest.batch_id}": number for number, r in enumerate(self.steps)}
 
     def owner(self, marker: str | None, version: int | None = None) -> int | None:
         """The step that made a commit; -1: a batch from before the steps. None: no batch, such as a compaction.
@@ -140,7 +128,7 @@ class Timeline:
         application, _, number = (marker or "").rpartition("#")
         if self.moving is None or application != self.moving.application:
             return None
-        own = [r for r in self.moves if r.rewound_by is None and str(r.manifest.end.get("batch")) == number]
+        own = [r for r in self._moves if r.rewound_by is None and str(r.manifest.end.get("batch")) == number]
         began = [(into, r) for r in own if (into := _pinned(r, self.moving.into)) is not None and into < version]
         return max(began, key=lambda one: one[0])[1] if began else None
 
@@ -190,7 +178,7 @@ class Timeline:
         A job that had no batch by then begins where its first one did.
         """
         own = [(n, 0, r) for n, r in enumerate(self.steps) if r.manifest.job == job]
-        own += [(self._numbers.get(r.rewound_by or "", -1), 1, r) for r in self.rewinds if r.manifest.job == job]
+        own += [(self._numbers.get(r.rewound_by or "", -1), 1, r) for r in self._rewinds if r.manifest.job == job]
         own.sort(key=lambda found: found[:2])
         before = [r for n, _, r in own if n <= step and _done(r)]
         if before:

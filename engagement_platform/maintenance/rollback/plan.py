@@ -203,7 +203,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
         raise OthersBatchUnfinished(RESTORE_TABLES, {*uris, *group.leased}, others)
     versions = {name: found for name, uri in uris.items() if (found := log.version(uri)) is not None}
     records = [record for job in stores.checkpoints.jobs() for record in stores.checkpoints.history(job)]
-    timeline = Timeline.of(records, *group.pinned, moving=group.moving)
+    timeline = Timeline(records, *group.pinned, moving=group.moving)
     place, exact = _boundary(group, timeline, uris, asked, versions)
     changes = []
     for table in group.tables:

@@ -54,7 +54,7 @@ def test_a_version_belongs_to_the_last_batch_by_whose_end_the_table_had_it(
         owners += [None] if tidied[number] else []
         end.append(len(owners))
     starts = [0, *end[:-1]]
-    timeline = Timeline.of([record(n, pinned=starts[n]) for n in range(len(sizes))], DATA)
+    timeline = Timeline([record(n, pinned=starts[n]) for n in range(len(sizes))], DATA)
     version = asked % (len(owners) + 1)
     # A version is in the middle of a batch when that one has commits at or below and above it.
     middle = [n for n in range(len(sizes)) if sizes[n] and last_own[n] - sizes[n] < version < last_own[n]]
@@ -76,7 +76,7 @@ def test_a_version_belongs_to_the_last_batch_by_whose_end_the_table_had_it(
 
 def test_a_batch_that_was_given_up_has_no_end_to_go_back_to() -> None:
     steps = [record(0), record(1, pinned=1, done=False), record(2, pinned=2)]
-    timeline = Timeline.of(steps, DATA)
+    timeline = Timeline(steps, DATA)
     owners = [0, 1, 2]
     assert timeline.at_version(2, commits(owners)) == Boundary(0, None, 1)
     assert timeline.at_version(1, commits(owners)) == Boundary(0, 1)
@@ -85,7 +85,7 @@ def test_a_batch_that_was_given_up_has_no_end_to_go_back_to() -> None:
 
 def test_an_optimize_in_the_middle_of_a_batch_is_undone_with_it_and_no_end_of_a_batch() -> None:
     """As of append-only tables, which are merged without a lease."""
-    timeline = Timeline.of([record(0), record(1, pinned=1), record(2, pinned=4)], DATA)
+    timeline = Timeline([record(0), record(1, pinned=1), record(2, pinned=4)], DATA)
     owners = [0, 1, None, 1, 2]
     for within in (2, 3):
         assert timeline.at_version(within, commits(owners)) == Boundary(0, None, 1)
@@ -94,7 +94,7 @@ def test_an_optimize_in_the_middle_of_a_batch_is_undone_with_it_and_no_end_of_a_
 
 
 def test_batches_of_a_table_that_stood_there_before_are_left_out() -> None:
-    timeline = Timeline.of([record(0, pinned=7), record(1, pinned=9), record(2, pinned=0), record(3, pinned=1)], DATA)
+    timeline = Timeline([record(0, pinned=7), record(1, pinned=9), record(2, pinned=0), record(3, pinned=1)], DATA)
     assert [step.manifest.batch_id for step in timeline.steps] == [2, 3]
     assert timeline.owner("ingest@1.t/data/insert#1") == -1
     assert timeline.owner("ingest@1.t/data/insert#3") == 1
@@ -111,14 +111,14 @@ def test_offsets_are_those_that_the_last_batch_or_the_last_rewind_left(step: int
     ]  # fmt: skip
     source = {"rewound_by": "restore-tables@1.t#3"}
     manifest = Manifest("ingest", "ingest@2.t", 4, {"0": 0}, {"0": 1}, BEGAN, source=source)
-    timeline = Timeline.of([*steps, replace(record(4, end=1), manifest=manifest)], DATA)
+    timeline = Timeline([*steps, replace(record(4, end=1), manifest=manifest)], DATA)
     assert timeline.offsets_at("ingest", step) == {"0": ingested}
     assert timeline.offsets_at("apply", step) == {"0": applied}
     assert timeline.offsets_at("nobody", step) is None
 
 
 def test_times_count_what_had_finished_by_then() -> None:
-    timeline = Timeline.of([record(n) for n in range(3)], DATA)
+    timeline = Timeline([record(n) for n in range(3)], DATA)
     ends = list(accumulate([timedelta(minutes=1)] * 3))
     assert [timeline.at(BEGAN + end) for end in ends] == [Boundary(n, None) for n in range(3)]
     assert timeline.at(BEGAN) is None
@@ -136,11 +136,11 @@ def test_batches_of_requests_that_overlap_others_are_in_the_order_in_which_they_
 
     long = replace(record(0, pinned=7), finished_ts=BEGAN + timedelta(minutes=3))
     steps = [long, of_requests(1, 2), record(4, pinned=8), of_requests(5, 3)]
-    timeline = Timeline.of(steps, DATA, requests)
+    timeline = Timeline(steps, DATA, requests)
     assert [step.manifest.batch_id for step in timeline.steps] == [0, 1, 4, 5]
     recovered = [replace(step, started_ts=BEGAN) for step in reversed(steps)]
-    assert Timeline.of(recovered, DATA, requests).steps == recovered[::-1], "the stores' sequence counts, and no clock"
+    assert Timeline(recovered, DATA, requests).steps == recovered[::-1], "the stores' sequence counts, and no clock"
     assert timeline.at(BEGAN + timedelta(minutes=2)) is None, "the first one was still at work"
     assert timeline.at(BEGAN + timedelta(minutes=3)) == Boundary(1, None)
-    anew = Timeline.of([*steps, record(6, pinned=1), of_requests(7, 0)], DATA, requests)
+    anew = Timeline([*steps, record(6, pinned=1), of_requests(7, 0)], DATA, requests)
     assert [step.manifest.batch_id for step in anew.steps] == [6, 7], "tables that were made anew"
