@@ -20,8 +20,7 @@ from engagement_platform.local.ports import free_ports
 from engagement_platform.local.process import Supervisor
 from engagement_platform.settings import EmbeddedSettings, Settings, SparkSettings
 from engagement_platform.sources.s3_events import S3File
-from engagement_platform_tests.conftest import Moto
-from engagement_platform_tests.sources.test_s3_sqs import Pipe
+from engagement_platform_tests.sources.pipe import MakePipe, Pipe
 
 OBJECTS = 36
 WITHIN_S = 900
@@ -35,9 +34,9 @@ print(sorted(row["a"] for share in partitions for batch in reader.read(share) fo
 
 
 @pytest.fixture
-def pipe(moto: Moto, tmp_path: Path) -> Pipe:
+def pipe(make: MakePipe) -> Pipe:
     """With a few dozen objects, some of them announced twice."""
-    pipe = Pipe(moto, tmp_path / "state", maxFilesPerTrigger="12", tasks="4")
+    pipe = make(maxFilesPerTrigger="12", tasks="4")
     for n in range(OBJECTS):
         pipe.put(f"{n:02}.json", n)
     for n in range(0, OBJECTS, 5):
@@ -89,10 +88,9 @@ def test_executors_in_processes_of_their_own_read_each_object_once(pipe: Pipe, t
 @pytest.mark.slow
 @pytest.mark.timeout(2 * WITHIN_S)
 @pytest.mark.usefixtures("spark_jars")
-@pytest.mark.parametrize("master", ["local[2]", CLUSTER])
-def test_a_client_of_a_connect_server_reads_each_object_once(master: str, pipe: Pipe, tmp_path: Path) -> None:
+def test_a_client_of_a_connect_server_reads_each_object_once(pipe: Pipe, tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    spark = SparkSettings(master=master, conf={"spark.cores.max": "2"})
+    spark = SparkSettings(master=CLUSTER, conf={"spark.cores.max": "2"})
     settings = Settings(home=tmp_path / "home", spark=spark, embedded=EmbeddedSettings(connect_port=port))
     with Supervisor(tmp_path / "logs") as supervisor:
         supervisor.start(connect_child(settings, tmp_path / "spark"))
