@@ -1,4 +1,4 @@
-"""What is refused and why, and what is unusual but fine. Whole Arrow batches are in `test_decoded_batches`."""
+"""What fields of engagements and requests may be. Bytes are in `test_strict_json`, ids and times in `test_values`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from engagement_platform.settings import DecodingSettings, MessageField
-from engagement_platform.sources.decoding import engagement_decoder, mutation_request_decoder
+from engagement_platform.sources.decoding import (
+    Decode,
+    change_decoder,
+    engagement_decoder,
+    mutation_request_decoder,
+    record_decoder,
+)
 from engagement_platform.sources.messages import (
+    ChangeShape,
     DecodingLimits,
     Engagement,
     MutationRequest,
     Reason,
+    RecordShape,
     Rejection,
 )
 
@@ -55,14 +63,12 @@ RENAME = DELETE | {"operation": "RENAME", "name": "Ada"}
 UPDATE = DELETE | {"operation": "UPDATE", "engagement_id": "e-1"}
 
 
-def decode_engagement(value: bytes | None, limits: DecodingLimits, ingestion_ts: datetime) -> Engagement | Rejection:
-    return engagement_decoder(limits, ingestion_ts)(value)
+def decode_engagement(value: bytes, limits: DecodingLimits = LIMITS) -> Engagement | Rejection:
+    return engagement_decoder(limits, NOW)(value)
 
 
-def decode_mutation_request(
-    value: bytes | None, limits: DecodingLimits, ingestion_ts: datetime
-) -> MutationRequest | Rejection:
-    return mutation_request_decoder(limits, ingestion_ts)(value)
+def decode_mutation_request(value: bytes, limits: DecodingLimits = LIMITS) -> MutationRequest | Rejection:
+    return mutation_request_decoder(limits, NOW)(value)
 
 
 def encoded(message: object) -> bytes:
@@ -73,73 +79,7 @@ def without(message: dict[str, Any], field: str) -> dict[str, Any]:
     return {name: value for name, value in message.items() if name != field}
 
 
-def nested(levels: int) -> object:
-    value: object = "x"
-    for _ in range(levels):
-        value = [value]
-    return value
-
-
-def raw(message: dict[str, Any], name: str, text: str) -> bytes:
-    """The message with one more field whose value is written as it stands."""
-    return encoded(message)[:-1] + f', "{name}": {text}}}'.encode()
-
-
-BAD_BYTES: list[tuple[str, bytes | None, Reason]] = [
-    ("no value at all", None, Reason.EMPTY),
-    ("no bytes", b"", Reason.EMPTY),
-    ("only blanks", b" \t\r\n", Reason.EMPTY),
-    ("one byte too many", encoded(ENGAGEMENT) + b" " * LIMITS.max_bytes, Reason.TOO_LARGE),
-    ("Latin-1", encoded(FULL).replace(b"Ada", b"Zo\xeb"), Reason.NOT_UTF8),
-    ("UTF-16 with its mark", json.dumps(ENGAGEMENT).encode("utf-16"), Reason.NOT_UTF8),
-    ("UTF-16 without one", json.dumps(ENGAGEMENT).encode("utf-16-le"), Reason.NOT_JSON),
-    ("an encoded surrogate", encoded(FULL).replace(b"Ada", b"\xed\xa0\x80"), Reason.NOT_UTF8),
-    ("an overlong encoding", encoded(FULL).replace(b"Ada", b"\xc0\x80"), Reason.NOT_UTF8),
-    ("a cut character", encoded(FULL).replace(b"Ada", b"\xf0\x9f\x98"), Reason.NOT_UTF8),
-    ("a byte order mark", b"\xef\xbb\xbf" + encoded(ENGAGEMENT), Reason.BYTE_ORDER_MARK),
-    ("a byte order mark after a blank", b" \xef\xbb\xbf" + encoded(ENGAGEMENT), Reason.BYTE_ORDER_MARK),
-    ("a no-break space in front", b"\xc2\xa0" + encoded(ENGAGEMENT), Reason.NOT_JSON),
-    ("plain words", b"hello", Reason.NOT_JSON),
-    ("a cut object", encoded(ENGAGEMENT)[:-1], Reason.NOT_JSON),
-    ("single quotes", str(ENGAGEMENT).encode(), Reason.NOT_JSON),
-    ("a comma too many", encoded(ENGAGEMENT)[:-1] + b",}", Reason.NOT_JSON),
-    ("a comment", b"/* hello */" + encoded(ENGAGEMENT), Reason.NOT_JSON),
-    ("a name without quotes", b"{type: 1}", Reason.NOT_JSON),
-    ("a bare line break in a string", encoded(FULL).replace(b"Hello", b"Hel\nlo"), Reason.NOT_JSON),
-    ("an unknown escape", encoded(FULL).replace(b"Hello", rb"Hel\xlo"), Reason.NOT_JSON),
-    ("a leading zero", raw(ENGAGEMENT, "version", "01"), Reason.NOT_JSON),
-    ("a hexadecimal number", raw(ENGAGEMENT, "version", "0x1"), Reason.NOT_JSON),
-    ("Python's True", raw(ENGAGEMENT, "extra", "True"), Reason.NOT_JSON),
-    ("a NUL byte at the end", encoded(ENGAGEMENT) + b"\0", Reason.TRAILING_CONTENT),
-    ("junk after the object", encoded(ENGAGEMENT) + b" junk", Reason.TRAILING_CONTENT),
-    ("two objects", encoded(ENGAGEMENT) + encoded(ENGAGEMENT), Reason.TRAILING_CONTENT),
-    ("two objects on two lines", encoded(ENGAGEMENT) + b"\n" + encoded(ENGAGEMENT), Reason.TRAILING_CONTENT),
-    ("a bracket too many", encoded(ENGAGEMENT) + b"}", Reason.TRAILING_CONTENT),
-    ("an array of objects", encoded([ENGAGEMENT]), Reason.NOT_AN_OBJECT),
-    ("a string", encoded(json.dumps(ENGAGEMENT)), Reason.NOT_AN_OBJECT),
-    ("null", b"null", Reason.NOT_AN_OBJECT),
-    ("a number", b"1", Reason.NOT_AN_OBJECT),
-    ("a key twice", raw(ENGAGEMENT, "type", '"call"'), Reason.DUPLICATE_KEY),
-    ("a key twice, equal values", raw(ENGAGEMENT, "type", '"email_open"'), Reason.DUPLICATE_KEY),
-    ("a key twice, once escaped", raw(ENGAGEMENT, r"\u0074ype", '"call"'), Reason.DUPLICATE_KEY),
-    ("an attribute twice", raw(ENGAGEMENT, "attributes", '{"a": "1", "a": "2"}'), Reason.DUPLICATE_KEY),
-    ("a key twice in an unknown field", raw(ENGAGEMENT, "extra", '[{"a": 1, "a": 2}]'), Reason.DUPLICATE_KEY),
-    ("one level too deep", raw(ENGAGEMENT, "extra", json.dumps(nested(LIMITS.max_depth))), Reason.TOO_DEEP),
-    ("very deep arrays", b"[" * 200_000, Reason.TOO_DEEP),
-    ("very deep objects", b'{"a":' * 100_000, Reason.TOO_DEEP),
-    ("NaN", raw(ENGAGEMENT, "extra", "NaN"), Reason.BAD_NUMBER),
-    ("Infinity", raw(ENGAGEMENT, "version", "Infinity"), Reason.BAD_NUMBER),
-    ("minus Infinity", raw(ENGAGEMENT, "extra", "[-Infinity]"), Reason.BAD_NUMBER),
-    ("a float beyond a double", raw(ENGAGEMENT, "extra", "1e999"), Reason.BAD_NUMBER),
-    ("an integer of 5,000 digits", raw(ENGAGEMENT, "version", "9" * 5000), Reason.BAD_NUMBER),
-    ("an integer of half a million digits", raw(ENGAGEMENT, "extra", "9" * 500_000), Reason.BAD_NUMBER),
-    ("half a pair in a value", raw(ENGAGEMENT, "subject", r'"\ud83d"'), Reason.UNPAIRED_SURROGATE),
-    ("the wrong half first", raw(ENGAGEMENT, "subject", r'"\ude00\ud83d"'), Reason.UNPAIRED_SURROGATE),
-    ("half a pair in an id", encoded(ENGAGEMENT).replace(b"p-1", rb"\uD800"), Reason.UNPAIRED_SURROGATE),
-    ("half a pair in an attribute's key", raw(ENGAGEMENT, "attributes", r'{"\udfff": ""}'), Reason.UNPAIRED_SURROGATE),
-    ("half a pair in an unknown field", raw(ENGAGEMENT, "extra", r'{"a": ["\udc00"]}'), Reason.UNPAIRED_SURROGATE),
-]
-
+ID_FIELDS = ("engagement_id", "organization_id", "person_id")
 BAD_ENGAGEMENTS: list[tuple[str, dict[str, Any], Reason, str]] = [
     ("an empty object", {}, Reason.MISSING_FIELD, "engagement_id"),
     *((f"no {field}", without(FULL, field), Reason.MISSING_FIELD, field) for field in ENGAGEMENT),
@@ -147,7 +87,6 @@ BAD_ENGAGEMENTS: list[tuple[str, dict[str, Any], Reason, str]] = [
     *((f"a number as {field}", FULL | {field: 7}, Reason.WRONG_TYPE, field) for field in ENGAGEMENT),
     ("a key in another case", without(FULL, "type") | {"Type": "call"}, Reason.MISSING_FIELD, "type"),
     ("a key with a blank", without(FULL, "type") | {"type ": "call"}, Reason.MISSING_FIELD, "type"),
-    ("a list as organization_id", FULL | {"organization_id": ["org-1"]}, Reason.WRONG_TYPE, "organization_id"),
     ("true as person_name", FULL | {"person_name": True}, Reason.WRONG_TYPE, "person_name"),
     ("an object as channel", FULL | {"channel": {}}, Reason.WRONG_TYPE, "channel"),
     ("a number as subject", FULL | {"subject": 1}, Reason.WRONG_TYPE, "subject"),
@@ -161,58 +100,13 @@ BAD_ENGAGEMENTS: list[tuple[str, dict[str, Any], Reason, str]] = [
     ("text as attributes", FULL | {"attributes": "{}"}, Reason.WRONG_TYPE, "attributes"),
     ("a number as an attribute", FULL | {"attributes": {"a": 1}}, Reason.WRONG_TYPE, "attributes"),
     ("null as an attribute", FULL | {"attributes": {"a": "", "b": None}}, Reason.WRONG_TYPE, "attributes"),
-    ("an empty id", FULL | {"person_id": ""}, Reason.EMPTY_ID, "person_id"),
+    *((f"a blank in front of {field}", FULL | {field: " x"}, Reason.BLANK_END, field) for field in ID_FIELDS),
     ("257 code points", FULL | {"engagement_id": "é" * 257}, Reason.ID_TOO_LONG, "engagement_id"),
-    ("only a blank", FULL | {"person_id": " "}, Reason.BLANK_END, "person_id"),
-    ("a blank in front", FULL | {"person_id": " p-1"}, Reason.BLANK_END, "person_id"),
-    ("a blank at the end", FULL | {"organization_id": "org-1 "}, Reason.BLANK_END, "organization_id"),
-    ("a no-break space at the end", FULL | {"person_id": "p-1\u00a0"}, Reason.BLANK_END, "person_id"),
-    ("an ideographic space in front", FULL | {"person_id": "\u3000p-1"}, Reason.BLANK_END, "person_id"),
-    ("a NUL", FULL | {"person_id": "p\u0000-1"}, Reason.CONTROL_CHARACTER, "person_id"),
-    ("a line break at the end", FULL | {"person_id": "p-1\n"}, Reason.CONTROL_CHARACTER, "person_id"),
-    ("a tab", FULL | {"organization_id": "org\t1"}, Reason.CONTROL_CHARACTER, "organization_id"),
-    ("a DEL", FULL | {"engagement_id": "e\u007f1"}, Reason.CONTROL_CHARACTER, "engagement_id"),
-    ("a C1 control", FULL | {"engagement_id": "e\u0085\u00b51"}, Reason.CONTROL_CHARACTER, "engagement_id"),
+    ("a day as time", FULL | {"engagement_ts": "2026-02-28"}, Reason.BAD_TIME, "engagement_ts"),
+    ("a time too far ahead", FULL | {"engagement_ts": "2026-03-02T12:00:00.000001Z"}, Reason.TIME_OUT_OF_RANGE,
+     "engagement_ts"),
     ("the partition of null", FULL | {"organization_id": "__HIVE_DEFAULT_PARTITION__"}, Reason.RESERVED_ID, "organi"),
-]
-
-BAD_TIMES: list[tuple[str, Reason]] = [
-    ("", Reason.BAD_TIME),
-    ("yesterday", Reason.BAD_TIME),
-    ("2026-02-28", Reason.BAD_TIME),
-    ("2026-02-28 10:00:00Z", Reason.BAD_TIME),
-    ("2026-02-28t10:00:00z", Reason.BAD_TIME),
-    ("20260228T100000Z", Reason.BAD_TIME),
-    ("2026-W09-6T10:00:00Z", Reason.BAD_TIME),
-    ("2026-059T10:00:00Z", Reason.BAD_TIME),
-    ("2026-2-28T10:00:00Z", Reason.BAD_TIME),
-    ("2026-02-29T10:00:00Z", Reason.BAD_TIME),
-    ("2026-13-01T10:00:00Z", Reason.BAD_TIME),
-    ("0000-01-01T10:00:00Z", Reason.BAD_TIME),
-    ("2026-02-28T24:00:00Z", Reason.BAD_TIME),
-    ("2026-02-28T10:60:00Z", Reason.BAD_TIME),
-    ("2016-12-31T23:59:60Z", Reason.BAD_TIME),
-    ("2026-02-28T10Z", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00.Z", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00.1234567890Z", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00+24:00", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00+01:60", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00 +01:00", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00Z ", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00Z\n", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00 UTC", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00Europe/Oslo", Reason.BAD_TIME),
-    ("٢٠٢٦-02-28T10:00:00Z", Reason.BAD_TIME),
-    ("1772272800", Reason.BAD_TIME),
-    ("+12026-02-28T10:00:00Z", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00", Reason.TIME_WITHOUT_OFFSET),
-    ("2026-02-28T10:00:00.123", Reason.TIME_WITHOUT_OFFSET),
-    ("1999-12-31T23:59:59.999999Z", Reason.TIME_OUT_OF_RANGE),
-    ("2000-01-01T00:30:00+01:00", Reason.TIME_OUT_OF_RANGE),
-    ("2026-03-02T12:00:00.000001Z", Reason.TIME_OUT_OF_RANGE),
-    ("0001-01-01T00:00:00+14:00", Reason.TIME_OUT_OF_RANGE),
-    ("9999-12-31T23:59:59-14:00", Reason.TIME_OUT_OF_RANGE),
-]
+]  # fmt: skip
 
 BAD_REQUESTS: list[tuple[str, dict[str, Any], Reason, str]] = [
     *(
@@ -223,6 +117,9 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any], Reason, str]] = [
     ("an operation in lower case", REQUEST | {"operation": "convert"}, Reason.UNKNOWN_OPERATION, "operation"),
     ("a number as operation", REQUEST | {"operation": 1}, Reason.WRONG_TYPE, "operation"),
     ("a time without offset", REQUEST | {"execution_ts": "2026-02-28T10:00:00"}, Reason.TIME_WITHOUT_OFFSET, "exec"),
+    *((f"a blank in front of {field}", REQUEST | {field: " x"}, Reason.BLANK_END, field)
+      for field in ("request_id", "organization_id", "from_id", "to_id")),
+    ("the partition of null", REQUEST | {"organization_id": "__HIVE_DEFAULT_PARTITION__"}, Reason.RESERVED_ID, "organ"),
     ("CONVERT without from_id", without(REQUEST, "from_id"), Reason.MISSING_FROM_ID, "from_id"),
     ("CONVERT without to_id", without(REQUEST, "to_id"), Reason.MISSING_TO_ID, "to_id"),
     ("CONVERT to null", REQUEST | {"to_id": None}, Reason.MISSING_TO_ID, "to_id"),
@@ -250,53 +147,34 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any], Reason, str]] = [
 ]  # fmt: skip
 
 
-def refused(outcome: Engagement | MutationRequest | Rejection) -> Rejection:
+def refused(outcome: tuple[Any, ...]) -> Rejection:
     assert isinstance(outcome, Rejection), f"it was accepted: {outcome}"
     return outcome
 
 
 def engagement(message: bytes | dict[str, Any], limits: DecodingLimits = LIMITS) -> Engagement:
-    outcome = decode_engagement(message if isinstance(message, bytes) else encoded(message), limits, NOW)
+    outcome = decode_engagement(message if isinstance(message, bytes) else encoded(message), limits)
     assert isinstance(outcome, Engagement), outcome
     return outcome
 
 
 def request(message: dict[str, Any]) -> MutationRequest:
-    outcome = decode_mutation_request(encoded(message), LIMITS, NOW)
+    outcome = decode_mutation_request(encoded(message))
     assert isinstance(outcome, MutationRequest), outcome
     return outcome
 
 
-@pytest.mark.parametrize(("value", "reason"), [bad[1:] for bad in BAD_BYTES], ids=[bad[0] for bad in BAD_BYTES])
-def test_bytes_that_are_not_one_strict_object_are_refused_for_both_topics(value: bytes | None, reason: Reason) -> None:
-    assert refused(decode_engagement(value, LIMITS, NOW)).code == reason
-    assert refused(decode_mutation_request(value, LIMITS, NOW)).code == reason
+BAD = [
+    *(pytest.param(decode_engagement, *bad, id=name) for name, *bad in BAD_ENGAGEMENTS),
+    *(pytest.param(decode_mutation_request, *bad, id=name) for name, *bad in BAD_REQUESTS),
+]
 
 
-@pytest.mark.parametrize(
-    ("message", "reason", "named"), [bad[1:] for bad in BAD_ENGAGEMENTS], ids=[bad[0] for bad in BAD_ENGAGEMENTS]
-)
-def test_a_bad_engagement_is_refused_with_its_reason_and_the_field(
-    message: dict[str, Any], reason: Reason, named: str
+@pytest.mark.parametrize(("decode", "message", "reason", "named"), BAD)
+def test_a_bad_message_is_refused_with_its_reason_and_the_field(
+    decode: Decode, message: dict[str, Any], reason: Reason, named: str
 ) -> None:
-    rejection = refused(decode_engagement(encoded(message), LIMITS, NOW))
-    assert rejection.code == reason
-    assert named in rejection.sentence
-
-
-@pytest.mark.parametrize(("text", "reason"), BAD_TIMES)
-def test_a_bad_time_is_refused_in_engagements_and_requests(text: str, reason: Reason) -> None:
-    assert refused(decode_engagement(encoded(FULL | {"engagement_ts": text}), LIMITS, NOW)).code == reason
-    assert refused(decode_mutation_request(encoded(REQUEST | {"execution_ts": text}), LIMITS, NOW)).code == reason
-
-
-@pytest.mark.parametrize(
-    ("message", "reason", "named"), [bad[1:] for bad in BAD_REQUESTS], ids=[bad[0] for bad in BAD_REQUESTS]
-)
-def test_a_bad_request_is_refused_with_its_reason_and_the_field(
-    message: dict[str, Any], reason: Reason, named: str
-) -> None:
-    rejection = refused(decode_mutation_request(encoded(message), LIMITS, NOW))
+    rejection = refused(decode(encoded(message)))
     assert rejection.code == reason
     assert named in rejection.sentence
 
@@ -325,41 +203,10 @@ def test_a_null_optional_field_is_a_missing_one_and_the_version_is_one() -> None
 
 
 @pytest.mark.parametrize(
-    "odd",
-    ["../../etc", "/", ".", "a/b=c%2F", "😀", "é" * 256, "😀" * 256, "a b", "\u202eabc", "a\u200d", "null", "A", "a",
-     "1", "'; DROP TABLE x", "\\", '"', "__hive_default_partition__", "e\u0301", "é", "a\u2028b", "-"],
-)  # fmt: skip
-def test_an_odd_id_is_kept_verbatim(odd: str) -> None:
-    for ascii_only in (False, True):
-        sent = json.dumps(
-            ENGAGEMENT | {"engagement_id": odd, "organization_id": odd, "person_id": odd}, ensure_ascii=ascii_only
-        )
-        arrived = engagement(sent.encode())
-        assert (arrived.engagement_id, arrived.organization_id, arrived.person_id) == (odd, odd, odd)
-
-
-def test_the_reserved_value_is_fine_where_nothing_is_partitioned_by_it() -> None:
-    assert engagement(FULL | {"person_id": "__HIVE_DEFAULT_PARTITION__"}).person_id == "__HIVE_DEFAULT_PARTITION__"
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("2026-02-28T10:00:00Z", datetime(2026, 2, 28, 10, tzinfo=UTC)),
-        ("2026-02-28T10:00Z", datetime(2026, 2, 28, 10, tzinfo=UTC)),
-        ("2026-02-28T10:00:00.5Z", datetime(2026, 2, 28, 10, 0, 0, 500_000, tzinfo=UTC)),
-        ("2026-02-28T10:00:00,123Z", datetime(2026, 2, 28, 10, 0, 0, 123_000, tzinfo=UTC)),
-        ("2026-02-28T10:00:00.123456789Z", datetime(2026, 2, 28, 10, 0, 0, 123_456, tzinfo=UTC)),
-        ("2026-02-28T23:59:59.999999999Z", datetime(2026, 2, 28, 23, 59, 59, 999_999, tzinfo=UTC)),
-        ("2026-02-28T12:00:00+02:00", datetime(2026, 2, 28, 10, tzinfo=UTC)),
-        ("2026-02-28T12:00:00+0200", datetime(2026, 2, 28, 10, tzinfo=UTC)),
-        ("2026-02-28T12:00:00+02", datetime(2026, 2, 28, 10, tzinfo=UTC)),
-        ("2026-02-28T10:00:00-00:00", datetime(2026, 2, 28, 10, tzinfo=UTC)),
-        ("2026-02-28T10:00:00+14:00", datetime(2026, 2, 27, 20, tzinfo=UTC)),
+        ("2026-02-28T10:00:00.123456789+14:00", datetime(2026, 2, 27, 20, 0, 0, 123_456, tzinfo=UTC)),
         ("2026-02-28T20:00:00-11:30", datetime(2026, 3, 1, 7, 30, tzinfo=UTC)),
-        ("2024-02-29T00:00:00Z", datetime(2024, 2, 29, tzinfo=UTC)),
-        ("2000-01-01T00:00:00Z", datetime(2000, 1, 1, tzinfo=UTC)),
-        ("2026-03-02T12:00:00Z", datetime(2026, 3, 2, 12, tzinfo=UTC)),
     ],
 )
 def test_a_time_arrives_in_utc_cut_to_microseconds_with_its_utc_date(text: str, expected: datetime) -> None:
@@ -368,42 +215,22 @@ def test_a_time_arrives_in_utc_cut_to_microseconds_with_its_utc_date(text: str, 
     assert arrived.engagement_ts.tzinfo is UTC
 
 
-def test_white_space_around_the_object_is_fine() -> None:
-    assert engagement(b"\r\n\t " + encoded(FULL) + b" \n\n") == engagement(FULL)
-
-
-def test_an_escaped_pair_is_one_character() -> None:
-    assert engagement(raw(ENGAGEMENT, "subject", r'"\ud83d\ude00"')).subject == "😀"
-    assert engagement(raw(ENGAGEMENT, "subject", r'"\\ud83d"')).subject == r"\ud83d"
-
-
-def test_exactly_the_limits_are_fine() -> None:
-    exactly = encoded(ENGAGEMENT) + b" " * (LIMITS.max_bytes - len(encoded(ENGAGEMENT)))
-    assert engagement(exactly) == engagement(ENGAGEMENT)
-    assert engagement(ENGAGEMENT | {"extra": nested(LIMITS.max_depth - 1)}).unknown_fields == 1
-    assert engagement(ENGAGEMENT | {"version": 2**63 - 1}).version == 2**63 - 1
-
-
-def test_brackets_inside_strings_are_not_depth() -> None:
-    assert engagement(ENGAGEMENT | {"subject": '[{"' * 1000 + "\\"}).subject == '[{"' * 1000 + "\\"
-    wide = {f"k{n}": [n] for n in range(100)}
-    assert engagement(ENGAGEMENT | wide).unknown_fields == 100
-
-
 def test_unknown_fields_are_counted_or_quarantined_as_the_setting_says() -> None:
     message = FULL | {"Type": "x", "extra": None}
     assert engagement(message).unknown_fields == 2
     assert engagement(message)._replace(unknown_fields=0) == engagement(FULL)
     strict = replace(LIMITS, unknown_fields="quarantine")
-    assert refused(decode_engagement(encoded(message), strict, NOW)).code == Reason.UNKNOWN_FIELDS
-    assert refused(decode_mutation_request(encoded(REQUEST | {"x": 1}), strict, NOW)).code == Reason.UNKNOWN_FIELDS
+    assert refused(decode_engagement(encoded(message), strict)).code == Reason.UNKNOWN_FIELDS
+    assert refused(decode_mutation_request(encoded(REQUEST | {"x": 1}), strict)).code == Reason.UNKNOWN_FIELDS
     assert engagement(FULL, strict) == engagement(FULL)
 
 
-def test_the_limits_come_from_the_settings() -> None:
+def test_the_limits_come_from_the_settings_and_bound_every_message() -> None:
     assert DecodingLimits.of(DecodingSettings()) == LIMITS
-    naive = DecodingSettings(earliest=datetime(2026, 2, 28, 10), max_ahead=timedelta.max)  # noqa: DTZ001
-    assert engagement(ENGAGEMENT, DecodingLimits.of(naive)).engagement_date == date(2026, 2, 28)
+    small = DecodingLimits.of(DecodingSettings(max_bytes=50))
+    shallow = DecodingLimits.of(DecodingSettings(max_depth=1))
+    assert refused(decode_engagement(encoded(FULL), small)).code == Reason.TOO_LARGE
+    assert refused(decode_mutation_request(encoded(UPDATE | {"attributes": {}}), shallow)).code == Reason.TOO_DEEP
 
 
 def test_a_conversion_keeps_its_range_and_engagement_and_ignores_the_rest() -> None:
@@ -473,46 +300,34 @@ def test_a_sentence_never_holds_what_the_message_says() -> None:
         FULL | {"type": [secret]},
         {**FULL, "attributes": {secret: 1}},
     ):
-        assert secret not in refused(decode_engagement(encoded(message), LIMITS, NOW)).sentence
+        assert secret not in refused(decode_engagement(encoded(message))).sentence
     strict = replace(LIMITS, unknown_fields="quarantine")
-    assert secret not in refused(decode_engagement(encoded(FULL | {secret: 1}), strict, NOW)).sentence
+    assert secret not in refused(decode_engagement(encoded(FULL | {secret: 1}), strict)).sentence
 
 
-@given(st.binary(max_size=200))
-def test_no_bytes_make_it_raise(value: bytes) -> None:
-    assert isinstance(decode_engagement(value, LIMITS, NOW), Engagement | Rejection)
-    assert isinstance(decode_mutation_request(value, LIMITS, NOW), MutationRequest | Rejection)
-
-
+@pytest.mark.parametrize(
+    "decode",
+    [
+        engagement_decoder(LIMITS, NOW),
+        mutation_request_decoder(LIMITS, NOW),
+        record_decoder(RecordShape((("person_id", "string"), ("version", "long"))), LIMITS, NOW),
+        change_decoder(ChangeShape("engagement_id", "version", (("name", "string"),)), LIMITS, NOW),
+    ],
+    ids=["engagements", "requests", "records", "changes"],
+)
 @given(
     message=st.sampled_from([FULL, REQUEST, DELETE, RENAME, UPDATE]),
     cuts=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8)), min_size=1, max_size=4),
 )
-def test_no_damage_to_a_good_message_makes_it_raise(
-    message: dict[str, Any], cuts: list[tuple[float, int, bytes]]
+def test_nothing_raises_on_any_bytes(
+    decode: Decode, message: dict[str, Any], cuts: list[tuple[float, int, bytes]]
 ) -> None:
+    """A good message, damaged; whatever else may come is tried in `conformance`."""
     value = encoded(message)
     for where, length, other in cuts:
         at = int(where * len(value))
         value = value[:at] + other + value[at + length :]
-    assert isinstance(decode_engagement(value, LIMITS, NOW), Engagement | Rejection)
-    assert isinstance(decode_mutation_request(value, LIMITS, NOW), MutationRequest | Rejection)
-
-
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=50)
-@given(message=st.dictionaries(st.sampled_from([*FULL, *MutationRequest._fields]), JSON_VALUES))
-def test_no_values_in_the_declared_fields_make_it_raise(message: dict[str, Any]) -> None:
-    value = json.dumps(message).encode()
-    assert isinstance(decode_engagement(value, LIMITS, NOW), Engagement | Rejection)
-    outcome = decode_mutation_request(json.dumps(UPDATE | message).encode(), LIMITS, NOW)
-    assert isinstance(outcome, MutationRequest | Rejection)
+    assert isinstance(decode(value), tuple)
 
 
 # Half pairs and control characters are in the tables above.
@@ -562,20 +377,16 @@ def test_a_message_that_spells_fields_otherwise_says_the_same(message: dict[str,
     limits = replace(LIMITS, aliases=tuple((field.title(), field) for field in FIELDS), unknown_fields="quarantine")
     decode = decode_mutation_request if "operation" in message else decode_engagement
     otherwise = {name.title() if name in spelled else name: of for name, of in message.items()}
-    assert decode(encoded(otherwise), limits, NOW) == decode(encoded(message), LIMITS, NOW)
+    assert decode(encoded(otherwise), limits) == decode(encoded(message))
     for name in spelled & message.keys():
-        both = decode(encoded(otherwise | {name: message[name]}), limits, NOW)
+        both = decode(encoded(otherwise | {name: message[name]}), limits)
         assert isinstance(both, Rejection)
         assert both.code is Reason.DUPLICATE_KEY
 
 
 def test_only_fields_of_messages_can_be_spelled_otherwise_and_by_no_field_s_name() -> None:
-    fields = (set(Engagement._fields) | set(MutationRequest._fields)) - {
-        "unknown_fields",
-        "set_null",
-        "engagement_date",
-    }
-    assert set(FIELDS) == fields
+    made = {"unknown_fields", "set_null", "engagement_date"}
+    assert set(FIELDS) == (set(Engagement._fields) | set(MutationRequest._fields)) - made
     settings = DecodingSettings(aliases={"OrgId": "organization_id"})
     assert DecodingLimits.of(settings).aliases == (("OrgId", "organization_id"),)
     for wrong, complaint in (

