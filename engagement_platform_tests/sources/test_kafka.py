@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -27,22 +25,11 @@ from engagement_platform.sources.kafka_errors import (
     TopicMissing,
     TopicRecreated,
 )
+from engagement_platform_tests.conftest import Broker
 
 PLENTY = Limits(max_records=1_000_000, max_bytes=1_000_000_000)
 # Nothing listens on port 9 (discard) of this machine.
 NOBODY = "127.0.0.1:9"
-
-
-class Broker(Protocol):
-    """What the session's fixture offers."""
-
-    bootstrap_servers: str
-
-    def create_topic(self, name: str, partitions: int = 1) -> None: ...
-    def delete_topic(self, name: str) -> None: ...
-    def produce(
-        self, topic: str, messages: Sequence[tuple[int | None, bytes | None, bytes]], produced: datetime | None = None
-    ) -> None: ...
 
 
 def new_source(broker: Broker, partitions: int = 1) -> KafkaSource:
@@ -104,17 +91,12 @@ def test_a_budget_is_shared_in_proportion() -> None:
 
 
 @pytest.mark.broker
-def test_an_empty_topic_has_nothing_to_plan(broker: Broker) -> None:
-    source = new_source(broker, partitions=2)
-    assert source.plan(None, PLENTY, None) is None
-    assert source.plan({"0": 0, "1": 0}, PLENTY, None) is None
-    assert source.backlog(None) == 0
-    assert source.end_offsets() == source.earliest_offsets() == {"0": 0, "1": 0}
-
-
-@pytest.mark.broker
 def test_a_first_plan_begins_at_the_earliest_and_names_idle_partitions_too(broker: Broker) -> None:
     source = new_source(broker, partitions=3)
+    nothing = {"0": 0, "1": 0, "2": 0}
+    assert source.end_offsets() == source.earliest_offsets() == nothing
+    assert source.plan(None, PLENTY, None) is source.plan(nothing, PLENTY, None) is None
+    assert source.backlog(None) == 0
     fill(broker, source, 5, 0, 7)
     expire(broker, source, partition=2, before=3)
     assert planned(source, None) == ({"0": 0, "1": 0, "2": 3}, {"0": 5, "1": 0, "2": 7})
@@ -184,6 +166,8 @@ def test_expired_records_stop_the_job_and_the_lost_range_is_named(broker: Broker
         source.plan({"0": 4, "1": 4}, PLENTY, None)
     with pytest.raises(OffsetsExpired):
         source.backlog({"0": 4, "1": 4})
+    with pytest.raises(OffsetsExpired, match=r"\[0, 6\)"):
+        source.plan({"0": 4}, PLENTY, None)  # to which partition 1 is new
     with pytest.raises(OffsetsExpired, match=r"\[4, 5\)"):
         source.check({"0": 4, "1": 4}, {"0": 10, "1": 5})
     source.check({"0": 4, "1": 6}, {"0": 10, "1": 10})
@@ -191,19 +175,18 @@ def test_expired_records_stop_the_job_and_the_lost_range_is_named(broker: Broker
 
 
 @pytest.mark.broker
-def test_a_new_partition_that_has_expired_unread_is_a_loss_too(broker: Broker) -> None:
-    source = new_source(broker, partitions=2)
-    fill(broker, source, 3, 3)
-    expire(broker, source, partition=1, before=2)
-    with pytest.raises(OffsetsExpired, match=r"\[0, 2\)"):
-        source.plan({"0": 3}, PLENTY, None)
-
-
-@pytest.mark.broker
-def test_a_recreated_topic_stops_the_job(broker: Broker) -> None:
+def test_another_cluster_and_a_topic_that_was_made_anew_stop_the_job(broker: Broker) -> None:
     source = new_source(broker, partitions=2)
     fill(broker, source, 5, 5)
     start, end = planned(source, None)
+    pinned = source.identify({})
+    assert set(pinned) == {"topic", "topic_id", "cluster_id"}
+    assert source.identify(pinned) == pinned, "as long as it is the same, nothing is wrong"
+    assert source.identify({"topic": source.topic}) == pinned, "of a broker that gave no ids nothing is known"
+    found = f"cluster with id another-cluster.*{pinned['cluster_id']}.*BOOTSTRAP_SERVERS"
+    with pytest.raises(TopicRecreated, match=found):
+        source.identify({**pinned, "cluster_id": "another-cluster", "topic_id": "another-topic"})
+
     recreate(broker, source, 2)
     fill(broker, source, 2, 0)
     for ask in (lambda: source.plan(end, PLENTY, None), lambda: source.check(start, end), lambda: source.backlog(end)):
@@ -212,35 +195,12 @@ def test_a_recreated_topic_stops_the_job(broker: Broker) -> None:
         assert "is at offset 5" in str(told.value)
         assert "last one is 2" in str(told.value)
 
-
-@pytest.mark.broker
-def test_a_topic_that_was_made_anew_is_told_by_its_id_also_when_it_has_grown_past_the_checkpoint(
-    broker: Broker,
-) -> None:
-    source = new_source(broker)
-    fill(broker, source, 3)
-    _, end = planned(source, None)
-    pinned = source.identify({})
-    assert source.identify(pinned) == pinned, "as long as it is the same, nothing is wrong"
-    assert set(pinned) == {"topic", "topic_id", "cluster_id"}
-    recreate(broker, source, 1)
-    fill(broker, source, 5)
+    fill(broker, source, 4, 6)
     assert source.plan(end, PLENTY, None) is not None, "by its offsets nobody can tell"
     with pytest.raises(TopicRecreated, match="reset JOB") as told:
         source.identify(pinned)
     assert pinned["topic_id"] in str(told.value)
     assert source.identify({})["topic_id"] in str(told.value)
-
-
-@pytest.mark.broker
-def test_another_cluster_is_told_from_a_topic_that_was_made_anew(broker: Broker) -> None:
-    source = new_source(broker)
-    fill(broker, source, 1)
-    pinned = source.identify({})
-    found = f"cluster with id another-cluster.*{pinned['cluster_id']}.*BOOTSTRAP_SERVERS"
-    with pytest.raises(TopicRecreated, match=found):
-        source.identify({**pinned, "cluster_id": "another-cluster", "topic_id": "another-topic"})
-    assert source.identify({"topic": source.topic}) == pinned, "of a broker that gave no ids nothing is known"
 
 
 @pytest.mark.broker
