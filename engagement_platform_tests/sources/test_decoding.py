@@ -179,23 +179,6 @@ def test_a_bad_message_is_refused_with_its_reason_and_the_field(
     assert named in rejection.sentence
 
 
-def test_an_engagement_arrives_field_by_field() -> None:
-    assert engagement(FULL) == Engagement(
-        unknown_fields=0,
-        organization_id="org-1",
-        engagement_date=date(2026, 2, 28),
-        engagement_ts=datetime(2026, 2, 28, 10, tzinfo=UTC),
-        engagement_id="e-1",
-        person_id="p-1",
-        person_name="Ada",
-        version=3,
-        type="email_open",
-        channel="email",
-        subject="Hello",
-        attributes={"campaign": "spring"},
-    )
-
-
 def test_a_null_optional_field_is_a_missing_one_and_the_version_is_one() -> None:
     nulls = dict.fromkeys(("person_name", "version", "channel", "subject", "attributes"))
     assert engagement(ENGAGEMENT | nulls) == engagement(ENGAGEMENT)
@@ -242,24 +225,18 @@ def test_a_conversion_keeps_its_range_and_engagement_and_ignores_the_rest() -> N
         "channel": ["ignored"],
         "attributes": 7,
     }
-    assert request(ranged) == MutationRequest(
-        unknown_fields=0,
-        request_id="r-1",
-        organization_id="org-1",
-        operation="CONVERT",
-        from_id="lead-1",
-        to_id="contact-1",
-        name=None,
-        engagement_id="e-1",
-        type=None,
-        channel=None,
-        subject=None,
-        attributes=None,
-        set_null=None,
-        engagement_date_from=date(2026, 1, 1),
-        engagement_date_to=date(2026, 1, 1),
-        execution_ts=datetime(2026, 2, 28, 10, tzinfo=UTC),
-    )
+    assert {field: value for field, value in request(ranged)._asdict().items() if value is not None} == {
+        "unknown_fields": 0,
+        "request_id": "r-1",
+        "organization_id": "org-1",
+        "operation": "CONVERT",
+        "from_id": "lead-1",
+        "to_id": "contact-1",
+        "engagement_id": "e-1",
+        "engagement_date_from": date(2026, 1, 1),
+        "engagement_date_to": date(2026, 1, 1),
+        "execution_ts": datetime(2026, 2, 28, 10, tzinfo=UTC),
+    }
 
 
 def test_a_deletion_names_a_person_an_engagement_or_both() -> None:

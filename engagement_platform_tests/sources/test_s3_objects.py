@@ -52,19 +52,6 @@ def test_of_a_versioned_key_the_version_is_read_that_was_told(make: MakePipe) ->
     assert pipe.drained(pipe.start()) == [0, 1]
 
 
-def test_a_multipart_upload_is_one_file_however_often_it_is_told(make: MakePipe) -> None:
-    pipe = make(allowOverwrites="true")
-    upload = pipe.s3.create_multipart_upload(Bucket=pipe.bucket, Key="big")["UploadId"]
-    part = {"Bucket": pipe.bucket, "Key": "big", "UploadId": upload, "PartNumber": 1}
-    etag = pipe.s3.upload_part(**part, Body=b'{"a":1}\n')["ETag"]
-    pipe.s3.complete_multipart_upload(
-        Bucket=pipe.bucket, Key="big", UploadId=upload,
-        MultipartUpload={"Parts": [{"ETag": etag, "PartNumber": 1}]},
-    )  # fmt: skip
-    assert pipe.drained(pipe.start()) == [1]
-    assert pipe.dead_letters() == []
-
-
 def test_good_records_and_files_are_read_and_the_rest_is_a_dead_letter_with_its_reason(make: MakePipe) -> None:
     pipe = make()
     pipe.put("bad", content=b'{"a":1}\n{"a":"x"}\n{"a":2}\n')

@@ -24,27 +24,19 @@ def id_of(value: object, field: str = "id") -> str:
     return read_id(value, field, 256)
 
 
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (None, Reason.MISSING_FIELD),
-        (["org-1"], Reason.WRONG_TYPE),
-        ("", Reason.EMPTY_ID),
-        ("é" * 257, Reason.ID_TOO_LONG),
-        (" ", Reason.BLANK_END),
-        (" p-1", Reason.BLANK_END),
-        ("org-1 ", Reason.BLANK_END),
-        ("p-1\u00a0", Reason.BLANK_END),
-        ("\u3000p-1", Reason.BLANK_END),
-        ("p\u0000-1", Reason.CONTROL_CHARACTER),
-        ("p-1\n", Reason.CONTROL_CHARACTER),
-        ("org\t1", Reason.CONTROL_CHARACTER),
-        ("e\u007f1", Reason.CONTROL_CHARACTER),
-        ("e\u0085\u00b51", Reason.CONTROL_CHARACTER),
-        ("e\ud800", Reason.UNPAIRED_SURROGATE),
-    ],
-)
-def test_a_bad_id_is_refused(value: object, reason: Reason) -> None:
+BAD_IDS: dict[Reason, list[object]] = {
+    Reason.MISSING_FIELD: [None],
+    Reason.WRONG_TYPE: [["org-1"], 5],
+    Reason.EMPTY_ID: [""],
+    Reason.ID_TOO_LONG: ["é" * 257],
+    Reason.BLANK_END: [" ", " p-1", "org-1 ", "p-1\u00a0", "\u3000p-1"],
+    Reason.CONTROL_CHARACTER: ["p\u0000-1", "p-1\n", "org\t1", "e\u007f1", "e\u0085\u00b51"],
+    Reason.UNPAIRED_SURROGATE: ["e\ud800"],
+}
+
+
+@pytest.mark.parametrize(("reason", "value"), [(reason, value) for reason in BAD_IDS for value in BAD_IDS[reason]])
+def test_a_bad_id_is_refused(reason: Reason, value: object) -> None:
     assert refusal(id_of, value) == reason
 
 
@@ -63,47 +55,28 @@ def test_only_an_id_that_partitions_cannot_be_the_reserved_value() -> None:
     assert refusal(lambda value, field: read_partition_id(value, field, 256), reserved) == Reason.RESERVED_ID
 
 
-BAD_TIMES: list[tuple[str, Reason]] = [
-    ("", Reason.BAD_TIME),
-    ("yesterday", Reason.BAD_TIME),
-    ("2026-02-28", Reason.BAD_TIME),
-    ("2026-02-28 10:00:00Z", Reason.BAD_TIME),
-    ("2026-02-28t10:00:00z", Reason.BAD_TIME),
-    ("20260228T100000Z", Reason.BAD_TIME),
-    ("2026-W09-6T10:00:00Z", Reason.BAD_TIME),
-    ("2026-059T10:00:00Z", Reason.BAD_TIME),
-    ("2026-2-28T10:00:00Z", Reason.BAD_TIME),
-    ("2026-02-29T10:00:00Z", Reason.BAD_TIME),
-    ("2026-13-01T10:00:00Z", Reason.BAD_TIME),
-    ("0000-01-01T10:00:00Z", Reason.BAD_TIME),
-    ("2026-02-28T24:00:00Z", Reason.BAD_TIME),
-    ("2026-02-28T10:60:00Z", Reason.BAD_TIME),
-    ("2016-12-31T23:59:60Z", Reason.BAD_TIME),
-    ("2026-02-28T10Z", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00.Z", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00.1234567890Z", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00+24:00", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00+01:60", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00 +01:00", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00Z ", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00Z\n", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00 UTC", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00Europe/Oslo", Reason.BAD_TIME),
-    ("٢٠٢٦-02-28T10:00:00Z", Reason.BAD_TIME),
-    ("1772272800", Reason.BAD_TIME),
-    ("+12026-02-28T10:00:00Z", Reason.BAD_TIME),
-    ("2026-02-28T10:00:00", Reason.TIME_WITHOUT_OFFSET),
-    ("2026-02-28T10:00:00.123", Reason.TIME_WITHOUT_OFFSET),
-    ("1999-12-31T23:59:59.999999Z", Reason.TIME_OUT_OF_RANGE),
-    ("2000-01-01T00:30:00+01:00", Reason.TIME_OUT_OF_RANGE),
-    ("2026-03-02T12:00:00.000001Z", Reason.TIME_OUT_OF_RANGE),
-    ("0001-01-01T00:00:00+14:00", Reason.TIME_OUT_OF_RANGE),
-    ("9999-12-31T23:59:59-14:00", Reason.TIME_OUT_OF_RANGE),
-]
+BAD_TIMES = {
+    Reason.BAD_TIME: [
+        "", "yesterday", "2026-02-28", "2026-02-28 10:00:00Z", "2026-02-28t10:00:00z", "20260228T100000Z",
+        "2026-W09-6T10:00:00Z", "2026-059T10:00:00Z", "2026-2-28T10:00:00Z", "2026-02-29T10:00:00Z",
+        "2026-13-01T10:00:00Z", "0000-01-01T10:00:00Z", "2026-02-28T24:00:00Z", "2026-02-28T10:60:00Z",
+        "2016-12-31T23:59:60Z", "2026-02-28T10Z", "2026-02-28T10:00:00.Z", "2026-02-28T10:00:00.1234567890Z",
+        "2026-02-28T10:00:00+24:00", "2026-02-28T10:00:00+01:60", "2026-02-28T10:00:00 +01:00",
+        "2026-02-28T10:00:00Z ", "2026-02-28T10:00:00Z\n", "2026-02-28T10:00:00 UTC",
+        "2026-02-28T10:00:00Europe/Oslo", "٢٠٢٦-02-28T10:00:00Z", "1772272800", "+12026-02-28T10:00:00Z",
+    ],
+    Reason.TIME_WITHOUT_OFFSET: [
+        "2026-02-28T10:00:00", "2026-02-28T10:00:00.123",
+    ],
+    Reason.TIME_OUT_OF_RANGE: [
+        "1999-12-31T23:59:59.999999Z", "2000-01-01T00:30:00+01:00", "2026-03-02T12:00:00.000001Z",
+        "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00",
+    ],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "reason"), BAD_TIMES)
-def test_a_bad_time_is_refused(text: str, reason: Reason) -> None:
+@pytest.mark.parametrize(("reason", "text"), [(reason, text) for reason in BAD_TIMES for text in BAD_TIMES[reason]])
+def test_a_bad_time_is_refused(reason: Reason, text: str) -> None:
     assert refusal(read_time, text) == reason
 
 
