@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from engagement_platform.sources.messages import Reason
 from engagement_platform.sources.s3_events import S3File
-from engagement_platform.sources.s3_json import record_reader
+from engagement_platform.sources.s3_json import NotInJson, record_reader
 from engagement_platform.sources.s3_sqs_errors import S3SqsSchemaRefused
 from engagement_platform.sources.strict_json import JsonObject, Refused
 
@@ -163,7 +163,6 @@ def _readable(piece: list[Line], read: Read, file: S3File, shape: Shape, bad: Ba
 
 def _json(shape: Shape, _lines: Iterator[Line]) -> Read:
     read_line = record_reader(shape.data, shape.options.max_record_bytes)
-    assert read_line is not None, "the schema is checked"
 
     def read(piece: list[Line]) -> Columns:
         rows: list[JsonObject] = []
@@ -368,7 +367,7 @@ def _check(data: list[pa.Field], names: list[str], options: S3SqsOptions) -> Non
         raise S3SqsSchemaRefused(f"{required[0]} is NOT NULL, but rows of bad records (badRecords = column) have nulls")
     match options.file_format:
         case "json":
-            unfit = [column for column in data if record_reader([column], 1) is None]
+            unfit = [column for column in data if not _fits_json(column)]
         case "csv":
             unfit = [column for column in data if pa.types.is_nested(column.type)]
         case "text":
@@ -377,6 +376,14 @@ def _check(data: list[pa.Field], names: list[str], options: S3SqsOptions) -> Non
             unfit = []
     if unfit:
         raise S3SqsSchemaRefused(f"{options.file_format} cannot fill the column {unfit[0].name} {unfit[0].type}")
+
+
+def _fits_json(column: pa.Field) -> bool:
+    try:
+        record_reader([column], 1)
+    except NotInJson:
+        return False
+    return True
 
 
 _READERS: dict[str, Callable[[Shape, Iterator[Line]], Read]] = {

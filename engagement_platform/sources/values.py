@@ -13,7 +13,6 @@ from engagement_platform.sources.column_types import fields_of, split
 from engagement_platform.sources.messages import DecodingLimits, Reason
 from engagement_platform.sources.strict_json import JsonObject, Refused
 
-_LONG = range(-(2**63), 2**63)
 _DECIMAL = re.compile(r"-?(\d+)(?:\.(\d+))?", re.ASCII)
 _EXACT_DIGITS = 15
 """A double gives so many digits back as they were written."""
@@ -49,9 +48,7 @@ read_text: Reader = partial(exactly, str)
 read_object: Reader = partial(exactly, dict)
 
 
-def value_reader(
-    kind: str, limits: DecodingLimits, ingestion_ts: datetime, on_unknown: Count = lambda _fields: None
-) -> Reader:
+def value_reader(kind: str, limits: DecodingLimits, ingestion_ts: datetime, on_unknown: Count | None = None) -> Reader:
     """Reads values of a type; null is for the caller, within a nested one it stays null.
 
     Times within the limits, both ends included. on_unknown: called for each struct.
@@ -65,15 +62,15 @@ def value_reader(
         case "decimal":
             return _decimal(*map(int, parts))
         case "array":
-            return _array(nested(parts[0]))
+            return array_reader(nested(parts[0]))
         case "map":
-            return _map(nested(parts[1]))
+            return map_reader(nested(parts[1]))
         case "struct":
-            return _struct({name: nested(of) for name, of in fields_of(parts).items()}, on_unknown)
+            return struct_reader({name: nested(of) for name, of in fields_of(parts).items()}, on_unknown)
     scalars: dict[str, Reader] = {
         "string": read_text,
         "boolean": partial(exactly, bool),
-        "long": _long,
+        "long": integer_reader(64),
         "double": _double,
         "date": read_date,
         "timestamp": time_reader(limits, ingestion_ts),
@@ -104,28 +101,39 @@ def _decimal(precision: int, scale: int) -> Reader:
     return read
 
 
-def _array(element: Reader) -> Reader:
+def array_reader(element: Reader) -> Reader:
+    """element: takes null, too; so do the readers of entries and fields below."""
     return lambda value, field: [element(each, field) for each in exactly(list, value, field)]
 
 
-def _map(entry: Reader) -> Reader:
+def map_reader(entry: Reader) -> Reader:
     """In the order of keys, since JSON objects have none: equal maps become equal values."""
     return lambda value, field: {key: entry(of, field) for key, of in sorted(read_object(value, field).items())}
 
 
-def _struct(readers: Mapping[str, Reader], on_unknown: Count) -> Reader:
+def struct_reader(readers: Mapping[str, Reader], on_unknown: Count | None = None) -> Reader:
+    """field: of the object, empty for a whole record."""
+
     def read(value: object, field: str) -> dict[str, object]:
         fields = read_object(value, field)
-        on_unknown(len(fields.keys() - readers.keys()))
-        return {name: of(fields.get(name), f"{field}.{name}") for name, of in readers.items()}
+        if on_unknown is not None:
+            on_unknown(len(fields.keys() - readers.keys()))
+        return {name: of(fields.get(name), f"{field}.{name}" if field else name) for name, of in readers.items()}
 
     return read
 
 
-def _long(value: object, field: str) -> int:
-    if exactly(int, value, field) not in _LONG:
-        raise Refused(Reason.NUMBER_OUT_OF_RANGE, field)
-    return int(value)  # type: ignore[call-overload,no-any-return]
+def integer_reader(bits: int) -> Reader:
+    """Whole numbers that a signed integer of so many bits holds."""
+    limit = 2 ** (bits - 1)
+
+    def read(value: object, field: str) -> int:
+        number: int = exactly(int, value, field)
+        if not -limit <= number < limit:
+            raise Refused(Reason.NUMBER_OUT_OF_RANGE, field)
+        return number
+
+    return read
 
 
 def _double(value: object, field: str) -> float:
