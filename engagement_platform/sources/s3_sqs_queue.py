@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -52,8 +53,6 @@ class Queue:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._keeper: threading.Thread | None = None
-        self._dead_letters: str | None = options.dead_letter_queue_url
-        self._asked = options.dead_letter_queue_url is not None
 
     def now_ms(self) -> int:
         """SQS's clock, in milliseconds since 1970, at most a second ahead: it tells whole seconds only."""
@@ -89,9 +88,7 @@ class Queue:
     def delete(self, receipts: Mapping[str, str]) -> set[str]:
         """Delete messages, receipts by message id; the ids of those that are gone. The others can be tried again."""
         gone: set[str] = set()
-        for batch in _tens(receipts):
-            entries = [{"Id": str(n), "ReceiptHandle": receipt} for n, (_id, receipt) in enumerate(batch)]
-            answer = self._call("delete_message_batch", QueueUrl=self._url, Entries=entries)
+        for batch, answer in self._by_tens("delete_message_batch", receipts):
             gone.update(batch[int(done["Id"])][0] for done in answer.get("Successful", ()))
         with self._lock:
             for message_id in gone:
@@ -100,15 +97,17 @@ class Queue:
 
     def dead_letter_queue(self) -> str | None:
         """Where refused messages go: the option, or what the queue's redrive policy names; None without either."""
-        if not self._asked:
-            answer = self._call("get_queue_attributes", QueueUrl=self._url, AttributeNames=["RedrivePolicy"])
-            policy = answer.get("Attributes", {}).get("RedrivePolicy")
-            if policy:
-                *_, account, name = json.loads(policy)["deadLetterTargetArn"].split(":")
-                asked = {"QueueName": name, "QueueOwnerAWSAccountId": account}
-                self._dead_letters = self._call("get_queue_url", **asked)["QueueUrl"]
-            self._asked = True
-        return self._dead_letters
+        return self._options.dead_letter_queue_url or self._redriven
+
+    @cached_property
+    def _redriven(self) -> str | None:
+        answer = self._call("get_queue_attributes", QueueUrl=self._url, AttributeNames=["RedrivePolicy"])
+        policy = answer.get("Attributes", {}).get("RedrivePolicy")
+        if not policy:
+            return None
+        *_, account, name = json.loads(policy)["deadLetterTargetArn"].split(":")
+        url: str = self._call("get_queue_url", QueueName=name, QueueOwnerAWSAccountId=account)["QueueUrl"]
+        return url
 
     def bury(self, queue_url: str, message: Message, refusals: Iterable[Refusal]) -> None:
         """Put a message into the dead-letter queue with its reasons."""
@@ -137,32 +136,36 @@ class Queue:
 
     def _keep(self) -> None:
         """Extend what is held, again and again; in a thread, because a batch of Spark lasts as long as it lasts."""
-        pause_s = self._options.visibility_timeout_s / _EXTENSIONS_PER_TIMEOUT
-        while not self._stopped.wait(pause_s):
+        timeout_s = self._options.visibility_timeout_s
+        while not self._stopped.wait(timeout_s / _EXTENSIONS_PER_TIMEOUT):
             with self._lock:
                 held = dict(self._held)
             try:
-                for batch in _tens(held):
-                    self._extend(batch)
+                asked = self._by_tens("change_message_visibility_batch", held, VisibilityTimeout=timeout_s)
+                for batch, answer in asked:
+                    self._drop([batch[int(failed["Id"])] for failed in answer.get("Failed", ())])
                     if self._stopped.is_set():
                         return
             except QueueUnavailable as failed:
                 # The next round may reach it; at worst messages come again, and are recognized.
                 log.warning("s3-sqs: could not keep messages invisible: %s", failed)
 
-    def _extend(self, batch: list[tuple[str, str]]) -> None:
-        seconds = self._options.visibility_timeout_s
-        entries = [
-            {"Id": str(n), "ReceiptHandle": receipt, "VisibilityTimeout": seconds}
-            for n, (_message_id, receipt) in enumerate(batch)
-        ]
-        answer = self._call("change_message_visibility_batch", QueueUrl=self._url, Entries=entries)
+    def _drop(self, receipts: Iterable[tuple[str, str]]) -> None:
+        """Hold these no longer: deleted meanwhile, or received again under another receipt."""
         with self._lock:
-            for failed in answer.get("Failed", ()):
-                message_id, receipt = batch[int(failed["Id"])]
-                # Deleted meanwhile, or received again under another receipt: no use in asking once more.
+            for message_id, receipt in receipts:
                 if self._held.get(message_id) == receipt:
                     del self._held[message_id]
+
+    def _by_tens(
+        self, name: str, receipts: Mapping[str, str], **more: object
+    ) -> Iterator[tuple[list[tuple[str, str]], Any]]:
+        """Call for ten messages at a time; each ten with the answer, which names messages by their place in it."""
+        pairs = list(receipts.items())
+        for begin in range(0, len(pairs), _PER_CALL):
+            batch = pairs[begin : begin + _PER_CALL]
+            entries = [{"Id": str(n), "ReceiptHandle": receipt, **more} for n, (_id, receipt) in enumerate(batch)]
+            yield batch, self._call(name, QueueUrl=self._url, Entries=entries)
 
     def _call(self, name: str, **arguments: object) -> Any:
         try:
@@ -184,8 +187,3 @@ def send_dead_letter(sqs: Any, queue_url: str, body: str, refusals: list[Refusal
         )
     except (BotoCoreError, ClientError) as failed:
         raise QueueUnavailable(queue_url, reason_of(failed)) from failed
-
-
-def _tens(receipts: Mapping[str, str]) -> list[list[tuple[str, str]]]:
-    pairs = list(receipts.items())
-    return [pairs[i : i + _PER_CALL] for i in range(0, len(pairs), _PER_CALL)]
