@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File, Wrapper, read_message
@@ -20,70 +20,6 @@ MissingFiles = Literal["skip", "fail"]
 
 _MAX_OBJECTS_BYTES = 1024**3
 """Of the option `objects`: a million of them are some 400 MB."""
-
-
-@dataclass(frozen=True)
-class S3SqsOptions:
-    """What a stream, or a read, was asked to do; checked, and free of secrets."""
-
-    queue_url: str = ""
-    """Empty only in a read of given objects."""
-    objects: tuple[S3File, ...] = ()
-    """What a read reads; a stream reads what its queue announces."""
-    file_format: FileFormat = "json"
-    region: str | None = None
-    endpoint: str | None = None
-    """Of both S3 and SQS. Not set: AWS's own, or AWS_ENDPOINT_URL."""
-    max_files_per_trigger: int = 1000
-    max_bytes_per_trigger: int | None = None
-    """Of objects as they lie in the bucket; one that is larger makes a batch alone."""
-    fetch_parallelism: int = 4
-    visibility_timeout_s: int = 300
-    wait_time_s: int = 2
-    allow_overwrites: bool = False
-    message_wrapper: Wrapper = "auto"
-    compression: Compression = "auto"
-    bad_records: BadRecordPolicy = "deadLetter"
-    missing_files: MissingFiles = "skip"
-    buckets: frozenset[str] = frozenset()
-    dead_letter_queue_url: str | None = None
-    state_location: str = ""
-    """SQLAlchemy URL; made from a folder, or the default below the platform's home."""
-    remember_days: int = 7
-    tasks: int = 8
-    header: bool = False
-    delimiter: str = ","
-    max_record_bytes: int = 64 * 1024 * 1024
-    max_object_bytes: int = 1024**3
-    """Unpacked."""
-
-
-def parse_options(given: Mapping[str, str]) -> S3SqsOptions:
-    """The options by name, whatever their case. Raises S3SqsOptionRefused, which lists the right names."""
-    by_name = {name.lower(): name for name in _READ}
-    read: dict[str, Any] = {}
-    for name, value in given.items():
-        known = by_name.get(name.lower())
-        if known is None:
-            raise S3SqsOptionRefused(f"there is no option {name}{_hint(name.lower(), by_name)}", _READ)
-        field, reader = _READ[known]
-        try:
-            read[field] = reader(value)
-        except ValueError as wrong:
-            raise S3SqsOptionRefused(f"{known} is {value!r}, and must be {wrong}", _READ) from None
-    if not read.get("queue_url") and "objects" not in read:
-        raise S3SqsOptionRefused("queueUrl is missing", _READ)
-    read["state_location"] = read.get("state_location") or _state_url("")
-    read["region"] = read.get("region") or _region(read.get("queue_url", ""))
-    return S3SqsOptions(**read)
-
-
-def _hint(name: str, by_name: Mapping[str, str]) -> str:
-    # Spark hands names over in lower case: what was written cannot be shown, what was meant can.
-    if name == "path":
-        return " (a queue has no path: name it in queueUrl)"
-    near = get_close_matches(name, by_name, n=1)
-    return f" (did you mean {by_name[near[0]]}?)" if near else ""
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
@@ -151,32 +87,80 @@ def _region(queue_url: str) -> str | None:
     return (found[1] or found[2]) if found else None
 
 
-# Name -> field, how its text is read. In the order of the page.
-_READ: dict[str, tuple[str, Callable[[str], object]]] = {
-    "queueUrl": ("queue_url", _url),
-    "objects": ("objects", _objects),
-    "fileFormat": ("file_format", _one_of("json", "csv", "parquet", "text")),
-    "region": ("region", str),
-    "endpoint": ("endpoint", _url),
-    "maxFilesPerTrigger": ("max_files_per_trigger", _number(1, 1_000_000)),
-    "maxBytesPerTrigger": ("max_bytes_per_trigger", _number(1, 999_999_999_999)),
-    "fetchParallelism": ("fetch_parallelism", _number(1, 64)),
+class _Option(NamedTuple):
+    """Of a field of S3SqsOptions: its name as an option, and how its text is read."""
+
+    name: str
+    read: Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class S3SqsOptions:
+    """What a stream, or a read, was asked to do; checked, and free of secrets. In the order of the page."""
+
+    queue_url: Annotated[str, _Option("queueUrl", _url)] = ""
+    """Empty only in a read of given objects."""
+    objects: Annotated[tuple[S3File, ...], _Option("objects", _objects)] = ()
+    """What a read reads; a stream reads what its queue announces."""
+    file_format: Annotated[FileFormat, _Option("fileFormat", _one_of(*get_args(FileFormat)))] = "json"
+    region: Annotated[str | None, _Option("region", str)] = None
+    endpoint: Annotated[str | None, _Option("endpoint", _url)] = None
+    """Of both S3 and SQS. Not set: AWS's own, or AWS_ENDPOINT_URL."""
+    max_files_per_trigger: Annotated[int, _Option("maxFilesPerTrigger", _number(1, 1_000_000))] = 1000
+    max_bytes_per_trigger: Annotated[int | None, _Option("maxBytesPerTrigger", _number(1, 999_999_999_999))] = None
+    """Of objects as they lie in the bucket; one that is larger makes a batch alone."""
+    fetch_parallelism: Annotated[int, _Option("fetchParallelism", _number(1, 64))] = 4
     # SQS's own limits: 12 hours, 20 seconds.
-    "visibilityTimeout": ("visibility_timeout_s", _number(3, 43_200)),
-    "waitTime": ("wait_time_s", _number(0, 20)),
-    "allowOverwrites": ("allow_overwrites", _flag),
-    "messageWrapper": ("message_wrapper", _one_of("auto", "none", "sns", "eventbridge")),
-    "compression": ("compression", _one_of("auto", "none", "gzip", "bz2", "xz", "zstd")),
-    "badRecords": ("bad_records", _one_of("deadLetter", "column", "fail")),
-    "missingFiles": ("missing_files", _one_of("skip", "fail")),
-    "buckets": ("buckets", _bucket_names),
-    "deadLetterQueueUrl": ("dead_letter_queue_url", _url),
-    "stateLocation": ("state_location", _state_url),
-    "rememberDays": ("remember_days", _number(1, 3650)),
-    "tasks": ("tasks", _number(1, 10_000)),
-    "header": ("header", _flag),
-    "delimiter": ("delimiter", _one_character),
-    "maxRecordBytes": ("max_record_bytes", _number(1, 2**31 - 1)),
-    "maxObjectBytes": ("max_object_bytes", _number(1, 999_999_999_999)),
+    visibility_timeout_s: Annotated[int, _Option("visibilityTimeout", _number(3, 43_200))] = 300
+    wait_time_s: Annotated[int, _Option("waitTime", _number(0, 20))] = 2
+    allow_overwrites: Annotated[bool, _Option("allowOverwrites", _flag)] = False
+    message_wrapper: Annotated[Wrapper, _Option("messageWrapper", _one_of(*get_args(Wrapper)))] = "auto"
+    compression: Annotated[Compression, _Option("compression", _one_of(*get_args(Compression)))] = "auto"
+    bad_records: Annotated[BadRecordPolicy, _Option("badRecords", _one_of(*get_args(BadRecordPolicy)))] = "deadLetter"
+    missing_files: Annotated[MissingFiles, _Option("missingFiles", _one_of(*get_args(MissingFiles)))] = "skip"
+    buckets: Annotated[frozenset[str], _Option("buckets", _bucket_names)] = frozenset()
+    dead_letter_queue_url: Annotated[str | None, _Option("deadLetterQueueUrl", _url)] = None
+    state_location: Annotated[str, _Option("stateLocation", _state_url)] = ""
+    """SQLAlchemy URL; made from a folder, or the default below the platform's home."""
+    remember_days: Annotated[int, _Option("rememberDays", _number(1, 3650))] = 7
+    tasks: Annotated[int, _Option("tasks", _number(1, 10_000))] = 8
+    header: Annotated[bool, _Option("header", _flag)] = False
+    delimiter: Annotated[str, _Option("delimiter", _one_character)] = ","
+    max_record_bytes: Annotated[int, _Option("maxRecordBytes", _number(1, 2**31 - 1))] = 64 * 1024 * 1024
+    max_object_bytes: Annotated[int, _Option("maxObjectBytes", _number(1, 999_999_999_999))] = 1024**3
+    """Unpacked."""
+
+
+_BY_NAME: dict[str, tuple[str, _Option]] = {
+    hint.__metadata__[0].name: (field, hint.__metadata__[0])
+    for field, hint in get_type_hints(S3SqsOptions, include_extras=True).items()
 }
-OPTION_NAMES = tuple(_READ)
+OPTION_NAMES = tuple(_BY_NAME)
+
+
+def parse_options(given: Mapping[str, str]) -> S3SqsOptions:
+    """The options by name, whatever their case. Raises S3SqsOptionRefused, which lists the right names."""
+    by_name = {name.lower(): name for name in OPTION_NAMES}
+    read: dict[str, Any] = {}
+    for name, value in given.items():
+        known = by_name.get(name.lower())
+        if known is None:
+            raise S3SqsOptionRefused(f"there is no option {name}{_hint(name.lower(), by_name)}", OPTION_NAMES)
+        field, option = _BY_NAME[known]
+        try:
+            read[field] = option.read(value)
+        except ValueError as wrong:
+            raise S3SqsOptionRefused(f"{known} is {value!r}, and must be {wrong}", OPTION_NAMES) from None
+    if not read.get("queue_url") and "objects" not in read:
+        raise S3SqsOptionRefused("queueUrl is missing", OPTION_NAMES)
+    read["state_location"] = read.get("state_location") or _state_url("")
+    read["region"] = read.get("region") or _region(read.get("queue_url", ""))
+    return S3SqsOptions(**read)
+
+
+def _hint(name: str, by_name: Mapping[str, str]) -> str:
+    # Spark hands names over in lower case: what was written cannot be shown, what was meant can.
+    if name == "path":
+        return " (a queue has no path: name it in queueUrl)"
+    near = get_close_matches(name, by_name, n=1)
+    return f" (did you mean {by_name[near[0]]}?)" if near else ""
