@@ -53,21 +53,18 @@ class Unreadable(Exception):
 
 @dataclass
 class Bad:
-    """Bad records of one object."""
+    """Bad records of one object: how many, and where and what the first one is."""
 
     count: int = 0
-    first_line: int = 0
-    first_reason: str = ""
+    first: str = ""
 
     def add(self, line: int, reason: str) -> None:
         """One more."""
-        if not self.count:
-            self.first_line, self.first_reason = line, reason
         self.count += 1
+        self.first = self.first or f"line {line}: {reason}"
 
     def __str__(self) -> str:
-        more = f", and {self.count - 1} more" if self.count > 1 else ""
-        return f"line {self.first_line}: {self.first_reason}{more}"
+        return f"{self.first}, and {self.count - 1} more" if self.count > 1 else self.first
 
 
 class Line(NamedTuple):
@@ -330,22 +327,19 @@ def _pieces(numbered: Iterator[Line]) -> Iterator[list[Line]]:
     """Lines in lists of what a task holds at a time. What came before a break is yielded before it is reported."""
     piece: list[Line] = []
     size = 0
-    broken: Exception | None = None
-    while True:
-        try:
-            line = next(numbered, None)
-        except (Unreadable, *BROKEN) as error:
-            line, broken = None, error
-        if line is not None:
+    try:
+        for line in numbered:
             piece.append(line)
             size += len(line.content)
-        if piece and (line is None or len(piece) == _ROWS or size >= _BYTES):
+            if len(piece) == _ROWS or size >= _BYTES:
+                yield piece
+                piece, size = [], 0
+    except (Unreadable, *BROKEN):
+        if piece:
             yield piece
-            piece, size = [], 0
-        if broken is not None:
-            raise broken
-        if line is None:
-            return
+        raise
+    if piece:
+        yield piece
 
 
 def _event_time(file: S3File) -> datetime | None:

@@ -11,7 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass
+from contextlib import closing
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -79,12 +79,8 @@ class S3SqsDataSource(DataSource):
         return S3SqsReader(Shape.of(schema, self._options))
 
 
-@dataclass
 class S3SqsPartition(InputPartition):
     """A task's share of a batch."""
-
-    files: tuple[S3File, ...]
-    dead_letters: str | None
 
     def __init__(self, files: tuple[S3File, ...], dead_letters: str | None) -> None:
         super().__init__(files)
@@ -101,11 +97,8 @@ class S3SqsReader(DataSourceReader):
         options = self._shape.options
         dead_letters = options.dead_letter_queue_url
         if dead_letters is None and options.queue_url:
-            queue = Queue(options)
-            try:
+            with closing(Queue(options)) as queue:
                 dead_letters = queue.dead_letter_queue()
-            finally:
-                queue.close()
         return [S3SqsPartition(group, dead_letters) for group in share_out(options.objects, options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
