@@ -27,6 +27,8 @@ def test_names_have_no_case_and_the_region_is_in_the_queue() -> None:
     [
         ({}, "queueUrl is missing"),
         ({"queueUrl": QUEUE, "fileFromat": "json"}, "there is no option fileFromat (did you mean fileFormat?)"),
+        # As Spark hands it over.
+        ({"queueuri": QUEUE}, "there is no option queueuri (did you mean queueUrl?)"),
         ({"queueUrl": QUEUE, "path": "s3://raw"}, "a queue has no path"),
         ({"queueUrl": "raw"}, "a URL"),
         ({"queueUrl": QUEUE, "fileFormat": "avro"}, "one of json, csv, parquet, text"),

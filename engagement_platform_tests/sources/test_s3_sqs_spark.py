@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -108,16 +108,6 @@ def test_rows_of_csv_and_parquet_arrive_in_spark_as_they_were_written(
     # An empty field of CSV is null.
     assert read == ROWS
     assert pipe.left() == 0
-
-
-def test_a_wrong_option_ends_the_stream_before_it_reads_anything(spark: SparkSession, tmp_path: Path) -> None:
-    spark.dataSource.register(S3SqsDataSource)
-    wrong = spark.readStream.format("s3-sqs").option("queueUri", "x").schema("a int").load()
-    # With a schema given, Spark makes the source in the stream's own thread, before its first batch.
-    query = wrong.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    with pytest.raises(StreamingQueryException, match=r"there is no option queueuri \(did you mean queueUrl\?\)"):
-        query.awaitTermination(STREAM_S)
-    assert not query.recentProgress
 
 
 def test_without_a_schema_nothing_is_loaded(spark: SparkSession) -> None:
