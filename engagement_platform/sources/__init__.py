@@ -1,1 +1,1 @@
-"""Where messages come from and how strictly they are read; what becomes of them is `ingestion` and `mutation`."""
+"""Where messages come from and how strictly they are read; what becomes of them is `pipelines`."""

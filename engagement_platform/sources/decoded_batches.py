@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.sources.column_types import split
+from engagement_platform.sources.column_types import fields_of, split
 from engagement_platform.sources.decoding import (
     Decode,
     change_decoder,
@@ -70,7 +70,7 @@ def arrow_type(kind: str) -> pa.DataType:
         case "map", (key, value):
             return pa.map_(arrow_type(key), arrow_type(value))
         case "struct", _ if all(":" in part for part in parts):
-            return pa.struct([pa.field(name, arrow_type(of)) for name, _, of in (p.partition(":") for p in parts)])
+            return pa.struct([pa.field(name, arrow_type(of)) for name, of in fields_of(parts).items()])
     raise ValueError(f"{kind!r} is no type of a column")
 
 

@@ -7,7 +7,7 @@ here raises on any bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -164,9 +164,9 @@ def record_decoder(shape: RecordShape, limits: DecodingLimits, ingestion_ts: dat
     def read(message: JsonObject) -> tuple[Any, ...]:
         nested.clear()
         values = values_of(fields, message)
+        # In UTC, as every time that is read.
         time = None if time_at is None else values[time_at]
-        day = time.astimezone(UTC).date() if isinstance(time, datetime) else None
-        return len(message.keys() - readers.keys()) + sum(nested), day, *values
+        return len(message.keys() - readers.keys()) + sum(nested), time and time.date(), *values
 
     return decoder_of(limits, read)
 
