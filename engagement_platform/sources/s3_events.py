@@ -196,43 +196,8 @@ def _record(record: JsonObject, buckets: frozenset[str]) -> S3File:
         raise _Nothing("not_created")
     s3 = _object(record.get("s3"), "s3 of a record")
     s3_object = _object(s3.get("object"), "object of a record")
-    return _file(
-        bucket=_text(_object(s3.get("bucket"), "bucket of a record"), "name"),
-        key=_decoded(_text(s3_object, "key")),
-        s3_object=s3_object,
-        names=("versionId", "eTag"),
-        event_time=record.get("eventTime"),
-        buckets=buckets,
-    )
-
-
-def _bridged(event: JsonObject, buckets: frozenset[str]) -> S3File:
-    """An event of EventBridge: one object, its key as it is."""
-    if event.get("source") != "aws.s3":
-        raise _Unusable("other_source", "The event of EventBridge comes from another service than S3.")
-    if event.get("detail-type") != "Object Created":
-        raise _Nothing("not_created")
-    detail = _object(event.get("detail"), "detail")
-    s3_object = _object(detail.get("object"), "object")
-    return _file(
-        bucket=_text(_object(detail.get("bucket"), "bucket"), "name"),
-        key=_text(s3_object, "key"),
-        s3_object=s3_object,
-        names=("version-id", "etag"),
-        event_time=event.get("time"),
-        buckets=buckets,
-    )
-
-
-def _file(
-    *,
-    bucket: str,
-    key: str,
-    s3_object: JsonObject,
-    names: tuple[str, str],
-    event_time: object,
-    buckets: frozenset[str],
-) -> S3File:
+    bucket = _text(_object(s3.get("bucket"), "bucket of a record"), "name")
+    key = _decoded(_text(s3_object, "key"))
     if buckets and bucket not in buckets:
         raise _Unusable("other_bucket", "A record names a bucket that the option buckets does not allow.")
     if not _BUCKET.fullmatch(bucket):
@@ -245,17 +210,33 @@ def _file(
     # What consoles and Hadoop leave so that an empty folder shows.
     if (key.endswith("/") and not size) or key.endswith("_$folder$"):
         raise _Nothing("folder_marker")
-    version_name, etag_name = names
-    etag = _optional(s3_object, etag_name)
+    event_time = record.get("eventTime")
     return S3File(
         bucket=bucket,
         key=key,
-        version_id=_optional(s3_object, version_name),
-        etag=(etag or "").strip('"') or None,
+        version_id=_optional(s3_object, "versionId"),
+        etag=(_optional(s3_object, "eTag") or "").strip('"') or None,
         size=size,
         event_time=event_time if isinstance(event_time, str) and _GIVEN_OUT.fullmatch(event_time) else None,
         sequencer=_optional(s3_object, "sequencer"),
     )
+
+
+def _bridged(event: JsonObject, buckets: frozenset[str]) -> S3File:
+    """An event of EventBridge, read as the record that S3 itself would send; it names one object, by its plain key."""
+    if event.get("source") != "aws.s3":
+        raise _Unusable("other_source", "The event of EventBridge comes from another service than S3.")
+    if event.get("detail-type") != "Object Created":
+        raise _Nothing("not_created")
+    detail = _object(event.get("detail"), "detail")
+    s3_object = _object(detail.get("object"), "object")
+    renamed = {
+        "key": quote_plus(_text(s3_object, "key")),
+        "versionId": s3_object.get("version-id"),
+        "eTag": s3_object.get("etag"),
+    }
+    s3 = {"bucket": detail.get("bucket"), "object": s3_object | renamed}
+    return _record({"eventName": "ObjectCreated:", "eventTime": event.get("time"), "s3": s3}, buckets)
 
 
 def _decoded(key: str) -> str:
