@@ -151,16 +151,10 @@ def _decoded(
         "offset": batch.column("offset"),
         "produced_ts": produced,
         "value_bytes": pc.fill_null(pc.binary_length(value), 0).cast(pa.int32()),
-        "key": _only_where(rejected, batch.column("key")),
-        "value": _only_where(rejected, value),
+        "key": pc.if_else(rejected, batch.column("key"), None),
+        "value": pc.if_else(rejected, value, None),
         "reason_code": codes,
         "reason": pa.array([rejection and rejection.sentence for rejection in rejections], pa.string()),
     }
     arrays |= {name: pa.array(column, types[name]) for name, column in zip(types, columns, strict=True)}
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
-
-
-def _only_where(mask: pa.Array, column: pa.Array) -> pa.Array:
-    if not mask.true_count:
-        return pa.nulls(len(column), column.type)
-    return pc.if_else(mask, column, pa.scalar(None, column.type))
