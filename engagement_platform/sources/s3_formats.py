@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
@@ -78,7 +78,7 @@ class Shape:
 
     arrow: pa.Schema
     options: S3SqsOptions
-    data: list[pa.Field] = field(default_factory=list)
+    data: list[pa.Field]
 
     @classmethod
     def of(cls, schema: StructType, options: S3SqsOptions) -> Shape:
@@ -94,15 +94,15 @@ class Shape:
         return cls(arrow, options, data)
 
     def batch(
-        self, columns: Sequence[pa.Array], lines: Sequence[int], file: S3File, corrupt: pa.Array
+        self, columns: Sequence[pa.Array], lines: Sequence[int], file: S3File, corrupt: str | None = None
     ) -> pa.RecordBatch:
-        """A batch exactly as Spark wants it. columns: those of `data`, in their order."""
+        """A batch exactly as Spark wants it. columns: those of `data`, in their order. corrupt: a bad record's text."""
         rows = len(lines)
         made = {
             "_file": lambda: pa.repeat(pa.scalar(file.url), rows),
             "_line": lambda: pa.array(lines, pa.int64()),
             "_event_ts": lambda: pa.repeat(pa.scalar(_event_time(file), _MADE["_event_ts"]), rows),
-            CORRUPT: lambda: corrupt,
+            CORRUPT: lambda: pa.repeat(pa.scalar(corrupt, pa.string()), rows),
         }
         read = iter(columns)
         return pa.RecordBatch.from_arrays(
@@ -116,9 +116,9 @@ def decode(stream: BinaryIO, file: S3File, shape: Shape, bad: Bad) -> Iterator[p
     An object without a byte has no records. Raises Unreadable, after the batches that came before.
     """
     options = shape.options
-    buffered = cast(BinaryIO, io.BufferedReader(cast(Any, stream), 1024 * 1024))
+    buffered = io.BufferedReader(cast(Any, stream), 1024 * 1024)
     try:
-        if not cast(io.BufferedReader, buffered).peek(1):
+        if not buffered.peek(1):
             return
         if options.file_format == "parquet":
             yield from _parquet(buffered, file, shape)
@@ -155,7 +155,7 @@ def _readable(piece: list[Line], read: Read, file: S3File, shape: Shape, bad: Ba
         columns, numbers = [pa.nulls(1, column.type) for column in shape.data], [line.number]
         corrupt = line.content.decode(errors="replace")
     if numbers:
-        yield shape.batch(columns, numbers, file, pa.array([corrupt] * len(numbers), pa.string()))
+        yield shape.batch(columns, numbers, file, corrupt)
 
 
 def _json(shape: Shape, _lines: Iterator[Line]) -> Read:
@@ -247,7 +247,7 @@ def _parquet(stream: BinaryIO, file: S3File, shape: Shape) -> Iterator[pa.Record
             row += batch.num_rows
             columns = [_cast(batch, column) for column in shape.data]
             if batch.num_rows:
-                yield shape.batch(columns, lines, file, pa.nulls(batch.num_rows, pa.string()))
+                yield shape.batch(columns, lines, file)
 
 
 def _cast(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
