@@ -6,13 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from pydantic import SecretStr
 
 from engagement_platform.settings import KafkaSettings
 from engagement_platform.sources.kafka_errors import KafkaRefused
 from engagement_platform.sources.kafka_options import (
-    client_options,
     spark_options,
     spark_security_options,
     without_secrets,
@@ -136,18 +134,6 @@ def test_spark_waits_as_long_as_the_settings_say_and_sees_committed_records_only
     assert options["kafka.bootstrap.servers"] == "a:1,b:2"
     assert options["kafka.isolation.level"] == "read_committed"
     assert options["kafkaConsumer.pollTimeoutMs"] == "7000"
-
-
-def test_the_python_client_takes_the_names_as_they_stand() -> None:
-    settings = KafkaSettings(
-        bootstrap_servers="a:1",
-        security=secrets(
-            security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", sasl_username="u", sasl_password="p"
-        ),
-    )
-    options = client_options(settings)
-    assert options["sasl.password"] == "p"
-    assert AdminClient(options) is not None
 
 
 def test_secrets_are_struck_out_of_a_clients_own_words() -> None:
