@@ -82,9 +82,10 @@ def lags(settings: Settings, engine: Engine) -> list[Lag]:
         waits = behind(f"{root}/{table}", position)
         found.append(Lag(cursor.name, table, position, waits, cursor.committed_ts, cursor.rows_read))
     uri = NOTIFICATION.uri(settings.lake)
-    notification = log.open_log(uri)
-    for name, folder in StreamCheckpoints(engine).all().items() if notification else ():
-        at = followed(folder, str(notification.metadata().id)) if notification else None
+    if (notification := log.open_log(uri)) is None:
+        return found
+    for name, folder in StreamCheckpoints(engine).all().items():
+        at = followed(folder, str(notification.metadata().id))
         if isinstance(at, Followed):
             position = Position(at.version)
             found.append(Lag(name, NOTIFICATION.name, position, behind(uri, position), at.committed_ts, None))
