@@ -5,13 +5,11 @@ For engagements, whose rows change, there is `changes`; here rows are as they we
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from engagement_platform.consumers.reader import MAX_ROWS, ConsumerRefused, CursorReader, Position, Start, lake_root
+from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Column, Mode, Table
 
@@ -23,11 +21,15 @@ class Appended:
     rows: pa.Table
     position: Position
 
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
     def table(self) -> pa.Table:
         """The rows."""
         return self.rows
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class Appends(CursorReader[Appended]):
     """Rows that were added to a table since a consumer committed last. Iterate, keep each batch, then `commit()`.
 
@@ -39,31 +41,14 @@ class Appends(CursorReader[Appended]):
     yet to read. Raises ConsumerRefused, StoresUnavailable.
     """
 
-    def __init__(
-        self,
-        lake_uri: str | Path,
-        table: str,
-        *,
-        name: str,
-        start: Start = "beginning",
-        max_rows: int = MAX_ROWS,
-        follow: bool = False,
-        poll: timedelta = timedelta(seconds=1),
-        store_url: str | None = None,
-    ) -> None:
-        root = lake_root(lake_uri)
-        super().__init__(
-            root, _contract(root, table), cursor_root(root, table),
-            name=name, start=start, max_rows=max_rows, store_url=store_url, follow=follow, poll=poll,
-        )  # fmt: skip
+    table: str = field(kw_only=False)
 
-    def _next(self) -> Appended | None:
-        while (newest := self._unread()) is not None:
-            rows, position = self._stretch(newest, self._table.column_names)
-            self._hand_out(position, rows.num_rows)
-            if rows.num_rows:
-                return Appended(rows, position)
-        return None
+    def __post_init__(self) -> None:
+        contract = _contract(self.root, self.table)
+        self._open(contract, contract.column_names, cursor_root(self.root, self.table))
+
+    def _batch(self, rows: pa.Table, position: Position) -> Appended:
+        return Appended(rows, position)
 
 
 def cursor_root(root: str, table: str) -> str:

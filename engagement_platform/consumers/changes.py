@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engagement_platform.consumers.current_rows import CurrentRows, schema_of_rows
-from engagement_platform.consumers.reader import MAX_ROWS, ConsumerRefused, CursorReader, Position, Start, lake_root
+from engagement_platform.consumers.current_rows import KEY, CurrentRows, keys_of, schema_of_rows
+from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position
 from engagement_platform.lake import log
 from engagement_platform.lake.added_rows import BEFORE_ALL
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 
-KEY = ("organization_id", "engagement_id")
 READ = (*KEY, "engagement_date", "change_type", "previous_person_id", "batch_sequence")
 """Columns of notifications that consumers need."""
 
@@ -76,6 +73,7 @@ class Snapshot:
         return pa.concat_tables([self.schema.empty_table(), *self])
 
 
+@dataclass(kw_only=True, repr=False, eq=False)
 class Changes(CursorReader[Batch]):
     """What changed since a consumer committed last. Iterate it, apply each batch, then `commit()`.
 
@@ -91,36 +89,12 @@ class Changes(CursorReader[Batch]):
     Batches without a row for this consumer are left out. Raises ConsumerRefused, StoresUnavailable.
     """
 
-    def __init__(
-        self,
-        lake_uri: str | Path,
-        *,
-        name: str,
-        organizations: Collection[str] | None = None,
-        columns: Sequence[str] | None = None,
-        start: Start = "beginning",
-        max_rows: int = MAX_ROWS,
-        follow: bool = False,
-        poll: timedelta = timedelta(seconds=1),
-        store_url: str | None = None,
-    ) -> None:
-        root = lake_root(lake_uri)
-        self.organizations = None if organizations is None else frozenset(organizations)
-        self.columns = _chosen(columns)
-        super().__init__(
-            root, NOTIFICATION, root,
-            name=name, start=start, max_rows=max_rows, store_url=store_url, follow=follow, poll=poll,
-        )  # fmt: skip
-        self._delivered = False
-        """Whether a batch was handed out and not committed."""
+    organizations: Collection[str] | None = None
+    columns: Sequence[str] | None = None
 
-    def __repr__(self) -> str:
-        return f"Changes({self.root!r}, name={self.name!r})"
-
-    def commit(self) -> None:
-        """Go on from the end of the last batch (or snapshot) from now on. Raises CursorMoved, StoresUnavailable."""
-        self._delivered = False
-        super().commit()
+    def __post_init__(self) -> None:
+        self._shown = _chosen(self.columns)
+        self._open(NOTIFICATION, READ, self.root)
 
     def resnapshot(self) -> Snapshot:
         """Everything that stands now; `commit()` then goes on after it. Later batches may repeat some of it.
@@ -138,55 +112,39 @@ class Changes(CursorReader[Batch]):
             )
         self._position = Position(BEFORE_ALL if newest is None else newest)
         self._delivered = True
-        return Snapshot(self._position, current, self.columns, self.organizations)
+        return Snapshot(self._position, current, self._shown, self.organizations)
 
-    def _next(self) -> Batch | None:
-        while (newest := self._unread()) is not None:
-            batch = self._as_now(*self._stretch(newest, READ))
-            self._hand_out(batch.position, batch.notifications)
-            if len(batch):
-                self._delivered = True
-                return batch
-        if not self._delivered:
-            # What held nothing for this consumer needs no commit of its own.
-            super().commit()
-        return None
-
-    def _as_now(self, notified: pa.Table, position: Position) -> Batch:
+    def _batch(self, rows: pa.Table, position: Position) -> Batch:
         """What a stretch of notifications comes to for each engagement, and the rows as they are now."""
-        wanted = notified
+        wanted = rows
         if self.organizations is not None:
             organizations = pa.array(sorted(self.organizations), pa.string())
-            wanted = notified.filter(pc.is_in(notified["organization_id"], organizations))
-        changed = by_engagement(wanted)
+            wanted = rows.filter(pc.is_in(rows["organization_id"], organizations))
+        changed = _by_engagement(wanted)
         current = CurrentRows.of(self.root) if changed.num_rows else None
-        now = schema_of_rows(*self.columns).empty_table()
+        now = schema_of_rows(*self._shown).empty_table()
         if current is not None:
-            now = pa.concat_tables([now, *current.rows(self.columns, keys=changed)])
-        before = dict(zip(_keys(changed), changed["previous_person_id"].to_pylist(), strict=True))
-        previous = pa.array([before[key] for key in _keys(now)], pa.string())
+            now = pa.concat_tables([now, *current.rows(self._shown, keys=changed)])
+        before = dict(zip(keys_of(changed), changed["previous_person_id"].to_pylist(), strict=True))
+        previous = pa.array([before[key] for key in keys_of(now)], pa.string())
         updates = now.append_column("previous_person_id", previous)
-        there = set(_keys(now))
+        there = set(keys_of(now))
         gone = pa.array([key not in there for key in before], pa.bool_())
         return Batch(
             inserts=now.filter(pc.is_null(previous)),
             updates=updates.filter(pc.is_valid(previous)),
             deletes=changed.filter(gone),
             position=position,
-            notifications=notified.num_rows,
+            notifications=rows.num_rows,
         )
 
 
-def by_engagement(rows: pa.Table) -> pa.Table:
+def _by_engagement(rows: pa.Table) -> pa.Table:
     """One row an engagement: KEY, engagement_date, and previous_person_id as it was before the first of its rows."""
     of = rows.group_by(list(KEY), use_threads=False).aggregate(
         [("engagement_date", "first", _FIRST), ("previous_person_id", "first", _FIRST)]
     )
     return of.rename_columns({f"{name}_first": name for name in ("engagement_date", "previous_person_id")})
-
-
-def _keys(rows: pa.Table) -> list[tuple[str, str]]:
-    return list(zip(*(rows[name].to_pylist() for name in KEY), strict=True))
 
 
 def _chosen(columns: Sequence[str] | None) -> Sequence[str]:

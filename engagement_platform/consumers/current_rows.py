@@ -5,7 +5,7 @@ The view that `snapshot.current` builds in Spark, by the same rules.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,10 @@ from engagement_platform.pipelines.snapshot import DATA, Snapshot, snapshot
 from engagement_platform.pipelines.state import Requests, one_chunk
 
 Where = Mapping[str, Sequence[Any]]
-Keys = frozenset[tuple[str, str]]
+Key = tuple[str, str]
 
-_KEY = ("organization_id", "engagement_id")
-_SOUGHT = (*_KEY, "engagement_date")
+KEY = ("organization_id", "engagement_id")
+_SOUGHT = (*KEY, "engagement_date")
 _IDENTITY = (*_SOUGHT, "engagement_ts", "person_id", "source_person_id")
 _LAST_SEQUENCE = 2**63 - 1
 
@@ -62,12 +62,12 @@ class CurrentRows:
             where = {name: sorted(set(keys[name].to_pylist())) for name in _SOUGHT}
         elif organizations is not None:
             where = {"organization_id": sorted(organizations)}
-        wanted = None if keys is None else _keys(keys)
+        wanted = None if keys is None else set(keys_of(keys))
         images = _among(self._pending(CHANGESET, _fields("row"), where), wanted)
-        patched = {name: values for name, values in where.items() if name in _KEY} | {"operation": ["UPDATE"]}
-        special = _keys(images)
+        patched = {name: values for name, values in where.items() if name in KEY} | {"operation": ["UPDATE"]}
+        special = set(keys_of(images))
         if self.at.has_patches:
-            special |= _keys(self._pending(MUTATION_REQUEST, _KEY, patched))
+            special.update(keys_of(self._pending(MUTATION_REQUEST, KEY, patched)))
         moves, held = _Moves(self, where), [ROW.empty_table()]
         read = ROW.names if special else list(dict.fromkeys([*_IDENTITY, *columns]))
         for some in scan.batches(self._open(DATA), read, where):
@@ -108,7 +108,7 @@ class CurrentRows:
 
     def _by_the_rules(self, rows: pa.Table, images: pa.Table) -> pa.Table:
         """Rows of the Data Table and their newer images, under all edges and patches; without those deleted."""
-        keys = _keys(rows) | _keys(images)
+        keys = {*keys_of(rows), *keys_of(images)}
         if not keys:
             return ROW.empty_table()
         organizations, ids = (sorted(set(names)) for names in zip(*keys, strict=True))
@@ -172,15 +172,15 @@ def _each(state: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         begin += counted["counts"]
 
 
-def _keys(rows: pa.Table) -> Keys:
-    return frozenset(zip(*(rows[name].to_pylist() for name in _KEY), strict=True))
+def keys_of(rows: pa.Table) -> list[Key]:
+    """The KEY of each row."""
+    return list(zip(*(rows[name].to_pylist() for name in KEY), strict=True))
 
 
-def _mask(rows: pa.Table, keys: Keys) -> pa.BooleanArray:
+def _mask(rows: pa.Table, keys: Set[Key]) -> pa.BooleanArray:
     """Whether each row is of one of these engagements."""
-    each = zip(*(rows[name].to_pylist() for name in _KEY), strict=True)
-    return pa.array([key in keys for key in each], pa.bool_())
+    return pa.array([key in keys for key in keys_of(rows)], pa.bool_())
 
 
-def _among(rows: pa.Table, keys: Keys | None) -> pa.Table:
+def _among(rows: pa.Table, keys: Set[Key] | None) -> pa.Table:
     return rows if keys is None else rows.filter(_mask(rows, keys))

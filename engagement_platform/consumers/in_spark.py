@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from engagement_platform.consumers.changes import KEY
+from engagement_platform.consumers.current_rows import KEY
 from engagement_platform.consumers.lag import behind
 from engagement_platform.consumers.reader import Position, TooFarBehind
 from engagement_platform.consumers.streams import Followed, followed

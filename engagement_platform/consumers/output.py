@@ -6,28 +6,15 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Protocol, TypeVar
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engagement_platform.consumers.changes import Snapshot, with_change_type
-from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position
+from engagement_platform.consumers.reader import B, ConsumerRefused, CursorReader, Position
 from engagement_platform.engine.durable_files import replacing
 from engagement_platform.lake.arrow import plain_rows
-
-FORMATS = ("jsonl", "parquet")
-
-
-class Delivered(Protocol):
-    """A batch of changes, or of rows."""
-
-    def table(self) -> pa.Table:
-        """All of it."""
-        ...
-
-
-D = TypeVar("D", bound=Delivered)
 
 
 def cannot_write(place: Path | None, why: str) -> ConsumerRefused:
@@ -40,30 +27,30 @@ class JsonLines:
 
     def __init__(self, place: Path | IO[str]) -> None:
         """Raises ConsumerRefused."""
-        self._path = place if isinstance(place, Path) else None
-        self._stream = None if isinstance(place, Path) else place
-        if self._path is not None and self._path.is_dir():
-            raise cannot_write(self._path, "it is a folder")
-        if self._path is not None and not self._path.absolute().parent.is_dir():
-            raise cannot_write(self._path, f"there is no folder {self._path.absolute().parent}")
+        self._place = place
+        if isinstance(place, Path):
+            if place.is_dir():
+                raise cannot_write(place, "it is a folder")
+            if not (folder := place.absolute().parent).is_dir():
+                raise cannot_write(place, f"there is no folder {folder}")
 
     def put(self, rows: pa.Table, begin: Position) -> None:  # noqa: ARG002
         """The lines of one stretch. After a crash some may stand twice, since lines cannot be taken back."""
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in plain_rows(rows))
-        if self._stream is not None:
-            self._stream.writelines(lines)
-            self._stream.flush()
-        if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
+        if isinstance(self._place, Path):
+            with self._place.open("a", encoding="utf-8") as file:
                 file.writelines(lines)
                 file.flush()
                 os.fsync(file.fileno())
+        else:
+            self._place.writelines(lines)
+            self._place.flush()
 
     def replace(self, snapshot: Snapshot) -> int:
         """Everything that stands, instead of what the file had; on a stream the rows follow. Returns how many."""
         count = 0
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        if isinstance(self._place, Path):
+            self._place.unlink(missing_ok=True)
         for rows in snapshot:
             self.put(with_change_type("INSERT", rows), snapshot.position)
             count += rows.num_rows
@@ -103,7 +90,7 @@ class ParquetFiles:
             pq.write_table(rows, file, compression="zstd")
 
 
-def deliver(reader: CursorReader[D], output: JsonLines | ParquetFiles) -> Iterator[D]:
+def deliver(reader: CursorReader[B], output: JsonLines | ParquetFiles) -> Iterator[B]:
     """Put each batch, commit it, then pass it on."""
     for batch in reader:
         # Where it would begin again after a crash, so that it then has the same name.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -20,8 +21,6 @@ from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.settings import Settings
-
-B = TypeVar("B")
 
 Start = str | datetime
 """`beginning`, `now`, or a time with a zone."""
@@ -83,35 +82,59 @@ def lake_root(lake_uri: str | Path) -> str:
     return log.storage_uri(root.rstrip("/"))
 
 
+class Rows(Protocol):
+    """What a reader hands out at a time."""
+
+    def __len__(self) -> int:
+        """How many rows; a batch without any is not handed out."""
+        ...
+
+    def table(self) -> pa.Table:
+        """All of them."""
+        ...
+
+
+B = TypeVar("B", bound=Rows)
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
 class CursorReader(Generic[B]):
     """A reader of one table with a durable cursor. Iterate, keep each batch, then `commit()`.
 
-    root, table: what is read. lake: under which its cursors are kept. The other parameters are those of `Changes`.
-    Raises ConsumerRefused, StoresUnavailable.
+    What the parameters mean is in `Changes`. A subclass calls `_open` with what it reads when it is made.
     """
 
-    def __init__(
-        self,
-        root: str,
-        table: Table,
-        lake: str,
-        *,
-        name: str,
-        start: Start,
-        max_rows: int,
-        store_url: str | None,
-        follow: bool,
-        poll: timedelta,
-    ) -> None:
-        if max_rows < 1:
+    lake_uri: str | Path = field(kw_only=False)
+    name: str
+    start: Start = "beginning"
+    max_rows: int = MAX_ROWS
+    follow: bool = False
+    poll: timedelta = timedelta(seconds=1)
+    store_url: str | None = None
+
+    def _open(self, table: Table, columns: Sequence[str], lake: str) -> None:
+        """Go to the cursor in a table; a new consumer's is stored. lake: under which its cursors are kept.
+
+        Raises ConsumerRefused, StoresUnavailable.
+        """
+        if self.max_rows < 1:
             raise ValueError("max_rows is at least 1")
-        self.root, self.name, self.max_rows, self.follow, self.poll = root, name, max_rows, follow, poll
-        self._table, self._uri, self._lake = table, table.uri(root), lake
-        self._cursors = CursorStore(open_engine(store_url or Settings().store_url))
-        self._cursor = self._cursors.get(lake, name) or self._cursors.begin(
-            lake, name, asdict(first_position(self._uri, start))
+        self._table, self._columns, self._uri, self._lake = table, columns, table.uri(self.root), lake
+        self._cursors = CursorStore(open_engine(self.store_url or Settings().store_url))
+        self._cursor = self._cursors.get(lake, self.name) or self._cursors.begin(
+            lake, self.name, asdict(first_position(self._uri, self.start))
         )
         self._position, self._rows_read = self.committed, 0
+        self._delivered = False
+        """Whether a batch was handed out and not committed."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.root!r}, name={self.name!r})"
+
+    @cached_property
+    def root(self) -> str:
+        """Of the lake, as cursors know it."""
+        return lake_root(self.lake_uri)
 
     @property
     def committed(self) -> Position:
@@ -130,7 +153,8 @@ class CursorReader(Generic[B]):
                 time.sleep(self.poll.total_seconds())
 
     def commit(self) -> None:
-        """Go on from the end of what was read last from now on. Raises CursorMoved, StoresUnavailable."""
+        """Go on from the end of the last batch (or snapshot) from now on. Raises CursorMoved, StoresUnavailable."""
+        self._delivered = False
         if self._position != self.committed:
             self._cursor = self._cursors.move(self._cursor, asdict(self._position), self._rows_read)
         self._rows_read = 0
@@ -140,7 +164,22 @@ class CursorReader(Generic[B]):
         self._cursors.forget(self._lake, self.name)
 
     def _next(self) -> B | None:
-        """The next batch; None when all is read."""
+        """The next batch that has rows; None when all is read."""
+        while (newest := self._unread()) is not None:
+            rows, position = self._stretch(newest)
+            batch = self._batch(rows, position)
+            # Not before: where a look at the rows of now fails, they are read again.
+            self._position, self._rows_read = position, self._rows_read + rows.num_rows
+            if len(batch):
+                self._delivered = True
+                return batch
+        if not self._delivered:
+            # What held nothing for this consumer needs no commit of its own.
+            self.commit()
+        return None
+
+    def _batch(self, rows: pa.Table, position: Position) -> B:
+        """What is handed out for a stretch of the table that ends at `position`."""
         raise NotImplementedError
 
     def _unread(self) -> int | None:
@@ -151,16 +190,16 @@ class CursorReader(Generic[B]):
             raise TooFarBehind(self.name, self._position, why, self._table.name)
         return None if newest == self._position.version else newest
 
-    def _stretch(self, through: int, columns: Sequence[str]) -> tuple[pa.Table, Position]:
+    def _stretch(self, through: int) -> tuple[pa.Table, Position]:
         """At most `max_rows` rows after the position, in the order of their commits, and the position after them.
 
         Files that OPTIMIZE merged hold no new rows. What is before a commit that cannot be read is handed out first.
         Raises TooFarBehind.
         """
-        parts, position, left = [schema_of(self._table, *columns).empty_table()], self._position, self.max_rows
+        parts, position, left = [schema_of(self._table, *self._columns).empty_table()], self._position, self.max_rows
         while left and position.version < through:
             try:
-                rows, after = self._commit_after(position, left, columns)
+                rows, after = self._commit_after(position, left)
             except AddedRowsUnknown as error:
                 if left < self.max_rows:
                     break
@@ -169,24 +208,20 @@ class CursorReader(Generic[B]):
             position, left = after, left - rows.num_rows
         return pa.concat_tables(parts), position
 
-    def _commit_after(self, position: Position, most: int, columns: Sequence[str]) -> tuple[pa.Table, Position]:
+    def _commit_after(self, position: Position, most: int) -> tuple[pa.Table, Position]:
         """At most so many rows of the commit that a position is in or before, and the position after them."""
-        version, taken = position.version + 1, [schema_of(self._table, *columns).empty_table()]
+        version, taken = position.version + 1, [schema_of(self._table, *self._columns).empty_table()]
         files = added_rows.added(self._uri, version)
         counts = [added_rows.rows_in(self._uri, file) for file in files]
         skip, left = position.rows, most
         for file, count in zip(files, counts, strict=True):
             if skip < count and left:
-                rows = added_rows.read_here(self._uri, self._table, [file], columns)
+                rows = added_rows.read_here(self._uri, self._table, [file], self._columns)
                 taken.append(rows.slice(skip, left))
                 left -= taken[-1].num_rows
             skip = max(0, skip - count)
         read = position.rows + most - left
         return pa.concat_tables(taken), Position(version) if read >= sum(counts) else Position(version - 1, read)
-
-    def _hand_out(self, position: Position, rows: int) -> None:
-        """Move behind rows that the consumer is given now; what fails before that is read again."""
-        self._position, self._rows_read = position, self._rows_read + rows
 
 
 def made_anew(position: Position, newest: int | None) -> str | None:
