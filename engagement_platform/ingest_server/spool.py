@@ -237,11 +237,9 @@ class Spool:
             return
         now = self._clock()
         another_hour = now.replace(minute=0, second=0, microsecond=0) > current.opened
-        if another_hour or now - current.opened >= self._segment_age or self._is_large(current):
+        is_large = self._sizes.get(current.number, 0) >= self._segment_bytes
+        if another_hour or is_large or now - current.opened >= self._segment_age:
             self._current = None
-
-    def _is_large(self, current: Segment) -> bool:
-        return self._sizes.get(current.number, 0) >= self._segment_bytes
 
 
 def spool_folder(settings: Settings) -> Path:
