@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from engagement_platform.ingest_server.delivery import Delivered, Delivery
 from engagement_platform.ingest_server.events import EventRefused, Sent, sent_as_json, sent_as_lines
 from engagement_platform.ingest_server.figures import CONTENT_TYPE, Figures
-from engagement_platform.ingest_server.intake import Intake, Taken
+from engagement_platform.ingest_server.intake import Intake, RefusedEvent, Taken
 from engagement_platform.ingest_server.keys import KeyCache
 from engagement_platform.ingest_server.limits import Allowance, Turned, whole_body
 from engagement_platform.ingest_server.spool import RecordKind, Spool, SpoolFull
@@ -42,16 +42,6 @@ class Event(BaseModel):
     event_ts: datetime
     player_id: str | None = None
     game_id: str | None = Field(default=None, description="May be left out; the API key says it.")
-
-
-class RefusedEvent(BaseModel):
-    """One event that was refused, and kept with its reason."""
-
-    index: int = Field(description="Place of the event in the request, from 0.")
-    event_id: str | None = Field(description="Its id, where it has one.")
-    reason_code: str
-    reason: str
-    field: str | None = Field(default=None, description="JSON pointer to what looks like personal data.")
 
 
 class Answer(BaseModel):
@@ -170,7 +160,8 @@ def build_app(parts: Parts) -> FastAPI:
             body = await _body(parts, game, request)
             # In a thread: parsing, looking for personal data and waiting for the disk hold up no other request.
             taken = await run_in_threadpool(_take, parts, game, read, body)
-            answer, status = _answer(taken), 200 if taken.accepted or not taken.refused else 422
+            answer = Answer(accepted=taken.accepted, refused=taken.refused)
+            status = 200 if taken.accepted or not taken.refused else 422
         except Turned as turned:
             answer = Problem(reason_code=turned.code, reason=turned.reason)
             status, headers = turned.status, turned.headers
@@ -284,25 +275,11 @@ def _keep(parts: Parts, game: str, taken: Taken) -> None:
     figures = parts.figures
     figures.events.labels(game, "accepted").inc(taken.accepted)
     figures.events.labels(game, "refused").inc(len(taken.refused))
-    for refusal in taken.refused:
-        figures.refused.labels(refusal.reason).inc()
+    for refused in taken.refused:
+        figures.refused.labels(refused.reason_code).inc()
     for counter, counts in ((figures.found, taken.found), (figures.values, taken.values)):
         for label, count in counts.items():
             counter.labels(label).inc(count)
-
-
-def _answer(taken: Taken) -> Answer:
-    refused = [
-        RefusedEvent(
-            index=one.index,
-            event_id=one.event_id,
-            reason_code=one.reason,
-            reason=one.reason.sentence,
-            field=one.field,
-        )
-        for one in taken.refused
-    ]
-    return Answer(accepted=taken.accepted, refused=refused)
 
 
 # For the description only: `_game` decides which key is whose, and how a request without one is answered.

@@ -14,6 +14,8 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, cast
 
+from pydantic import BaseModel, Field
+
 from engagement_platform.ingest_server.events import EventRefused, Refused, Sent, as_it_was, check, line_of, subject_of
 from engagement_platform.ingest_server.spool import Record, RecordKind
 from engagement_platform.pii.declared import declarations
@@ -23,14 +25,14 @@ from engagement_platform.pii.sealing import Sealer, derived, words
 from engagement_platform.settings import Settings
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """What the sender is answered about one event. field: where personal data was found, as a JSON pointer."""
+class RefusedEvent(BaseModel):
+    """One event that was refused, and kept with its reason."""
 
-    index: int
-    event_id: str | None
-    reason: Refused
-    field: str | None = None
+    index: int = Field(description="Place of the event in the request, from 0.")
+    event_id: str | None = Field(description="Its id, where it has one.")
+    reason_code: str
+    reason: str
+    field: str | None = Field(default=None, description="JSON pointer to what looks like personal data.")
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Taken:
     """One request: what goes to the spool, and what is answered."""
 
     accepted: int = 0
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[RefusedEvent] = field(default_factory=list)
     records: list[Record] = field(default_factory=list)
     found: Counter[str] = field(default_factory=Counter)
     """Kinds of personal data that nobody declared."""
@@ -88,17 +90,13 @@ class Intake:
                 taken.records.append(self._accepted(taken, game, one, ref, now))
                 taken.accepted += 1
             except EventRefused as refused:
-                event_id = event.get("event_id")
-                # The event's own id, for the sender to find it by; half a surrogate pair cannot be answered in UTF-8.
-                event_id = event_id if isinstance(event_id, str) and len(event_id) <= 256 else None
-                event_id = event_id and event_id.encode(errors="replace").decode()
-                self._refuse(taken, game, Refusal(index, event_id, refused.reason, refused.field), one, ref, now)
+                self._refuse(taken, game, index, one, refused, ref, now)
         return taken
 
     def refuse_whole(self, game: str, body: bytes, reason: Refused, now: datetime) -> Taken:
         """A body that is no list of events, kept as one refused event."""
         taken = Taken()
-        self._refuse(taken, game, Refusal(0, None, reason), Sent(None, reason, body), "", now)
+        self._refuse(taken, game, 0, Sent(None, reason, body), EventRefused(reason), "", now)
         return taken
 
     def _accepted(self, taken: Taken, game: str, sent: Sent, ref: str, now: datetime) -> Record:
@@ -123,10 +121,17 @@ class Intake:
         line = line_of({**redacted.clean, "game_id": game, "received_ts": now.isoformat(timespec="milliseconds")})
         return Record(RecordKind.ACCEPTED, game, ref, hour, line + b"\n", sealed)
 
-    def _refuse(self, taken: Taken, game: str, refusal: Refusal, sent: Sent, ref: str, now: datetime) -> None:
-        taken.refused.append(refusal)
+    def _refuse(
+        self, taken: Taken, game: str, index: int, sent: Sent, refused: EventRefused, ref: str, now: datetime
+    ) -> None:
+        # The event's own id, for the sender to find it by; half a surrogate pair cannot be answered in UTF-8.
+        event_id = sent.value.get("event_id") if isinstance(sent.value, dict) else None
+        event_id = event_id if isinstance(event_id, str) and len(event_id) <= 256 else None
+        event_id = event_id and event_id.encode(errors="replace").decode()
+        why = {"reason_code": refused.reason, "reason": refused.reason.sentence}
+        taken.refused.append(RefusedEvent(index=index, event_id=event_id, field=refused.field, **why))
         # Nothing of the event is in the open part, not even the name of a field.
-        why = {"reason_code": refusal.reason, "reason": refusal.reason.sentence, "received_ts": now.isoformat()}
+        why["received_ts"] = now.isoformat()
         hour = _hour(now)
         sealed = self._seal.seal(RecordKind.REFUSED, game, ref, hour, as_it_was(sent))
         taken.records.append(Record(RecordKind.REFUSED, game, ref, hour, json.dumps(why).encode(), sealed))

@@ -158,9 +158,9 @@ def test_what_nobody_declared_goes_by_policy(platform: Settings, vault: Vault) -
         settings = platform.model_copy(update={"pii": PiiSettings(unknown=unknown)})
         taken = Intake(settings, vault.keyring, "s").take("g", [Sent(sent)], NOW)
         assert (taken.accepted, dict(taken.found)) == (outcome, {"email": 1})
-    assert [(one.reason, one.field) for one in taken.refused] == [("pii_found", "/contact")]
+    assert [(one.reason_code, one.field) for one in taken.refused] == [("pii_found", "/contact")]
     first = Intake(platform, vault.keyring, "s").take("g", [Sent(event("a@b.example"))], NOW).refused[0]
-    assert (first.reason, first.field) == ("pii_in_id", "/event_id")
+    assert (first.reason_code, first.field) == ("pii_in_id", "/event_id")
 
 
 def test_a_sink_that_fails_is_tried_again_until_it_works(platform: Settings, vault: Vault) -> None:
