@@ -14,7 +14,6 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import cast
 
-import duckdb
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from typer.testing import CliRunner, Result
@@ -37,7 +36,7 @@ from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, current, snapshot
 from engagement_platform.settings import MutationSettings
-from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key
+from engagement_platform_tests.consumers.lakes import Replica, Rows, by_key, rows_of_duckdb
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.maintenance.rollback.test_restore import restoring
 from engagement_platform_tests.pipelines.mutations import histories
@@ -136,9 +135,7 @@ class Copied:
     @property
     def rows(self) -> Rows:
         """What the file has."""
-        with duckdb.connect(str(self.file), read_only=True) as connection:
-            connection.execute("SET TimeZone = 'UTC'")
-            return by_key(connection.query("SELECT * FROM engagement").to_arrow_table().cast(CURRENT_ROW))
+        return rows_of_duckdb(self.file)
 
 
 class Shell:
@@ -206,9 +203,7 @@ class Hour:
     @property
     def readers(self) -> tuple[Callable[[random.Random], None], ...]:
         """How everybody but the sleeper reads all that there is."""
-        return (
-            self.here.keep_up, self.streamed.follow, self.copied.follow, self.shell.follow
-        )  # fmt: skip
+        return self.here.keep_up, self.streamed.follow, self.copied.follow, self.shell.follow
 
     @property
     def steps(self) -> dict[str, tuple[int, Callable[[], None]]]:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable
 
@@ -185,10 +186,6 @@ class PlainLake:
         found = DeltaTable(self.uri(table)).to_pyarrow_table()
         return found.select(list(table.column_names)).cast(schema_of(table))
 
-    def stored(self) -> Rows:
-        """The Data Table by key."""
-        return by_key(self.rows(self.data))
-
     def standing(self) -> Rows:
         """What readers see, from all rows of all tables; everything in them is published."""
         parts = [("row", {**row, "sequence": None}) for row in self.rows(self.data).to_pylist()]
@@ -230,6 +227,13 @@ def by_key(rows: pa.Table) -> Rows:
         assert key not in found, f"{key} stands twice"
         found[key] = row
     return found
+
+
+def rows_of_duckdb(file: Path) -> Rows:
+    """Rows of a replica in DuckDB."""
+    with duckdb.connect(str(file), read_only=True) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        return by_key(connection.query("SELECT * FROM engagement").to_arrow_table().cast(CURRENT_ROW))
 
 
 @dataclass

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -84,34 +85,34 @@ def messages_of(seeds: Sequence[int], rng: random.Random) -> list[list[Message]]
     return [mixed[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(mixed)], strict=True)]
 
 
-@pytest.mark.parametrize("scheme", ["liquid", "organization_date"])
-@pytest.mark.parametrize("seed", range(2))
+def happens(lake: PlainLake, part: Sequence[Message], rng: random.Random) -> None:
+    """Engagements as one batch and requests as another, in either order, and now and then a move."""
+    for asked in rng.sample((True, False), 2):
+        some = [message for message in part if ("request_id" in message) is asked]
+        # Decoding refuses conversions of an id to itself.
+        some = [message for message in some if not asked or message.get("from_id") != message.get("to_id", "")]
+        if some and asked:
+            lake.ask(some)
+        elif some:
+            lake.land(some)
+    if rng.random() < 0.3:
+        lake.move(dies_before=rng.choice((None, CHANGESET)))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "seed"),
+    [
+        *product(("liquid", "organization_date"), range(2)),
+        *(pytest.param("liquid", seed, marks=pytest.mark.slow) for seed in range(100, 130)),
+    ],
+)
 def test_a_replica_equals_the_table_whatever_happened_and_whenever_it_crashed(
     tmp_path: Path, scheme: LayoutScheme, seed: int
 ) -> None:
-    assert_a_replica_follows(tmp_path, scheme, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 130))
-def test_many_replicas_equal_their_tables(tmp_path: Path, seed: int) -> None:
-    assert_a_replica_follows(tmp_path, "liquid", seed)
-
-
-def assert_a_replica_follows(home: Path, scheme: LayoutScheme, seed: int) -> None:
-    lake = PlainLake(home, LayoutSettings(auto_compact=False, scheme=scheme))
+    lake = PlainLake(tmp_path, LayoutSettings(auto_compact=False, scheme=scheme))
     rng, replica = random.Random(seed), Replica()
     for part in messages_of(range(seed * 10, seed * 10 + 5), rng):
-        for asked in rng.sample((True, False), 2):
-            some = [message for message in part if ("request_id" in message) is asked]
-            # Decoding refuses conversions of an id to itself.
-            some = [message for message in some if not asked or message.get("from_id") != message.get("to_id", "")]
-            if some and asked:
-                lake.ask(some)
-            elif some:
-                lake.land(some)
-        if rng.random() < 0.3:
-            lake.move(dies_before=rng.choice((None, CHANGESET)))
+        happens(lake, part, rng)
         changes = lake.changes(max_rows=rng.choice((1, 3, 7, 1000)))
         for batch in changes:
             replica.apply(batch)

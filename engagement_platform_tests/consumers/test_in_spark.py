@@ -4,53 +4,45 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import cast
+from random import Random
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import TooFarBehind
 from engagement_platform.consumers.current_rows import CurrentRows
-from engagement_platform.consumers.in_spark import as_now, stream
+from engagement_platform.consumers.in_spark import stream
 from engagement_platform.consumers.lag import lags, late
 from engagement_platform.engine.cursors import CheckpointRefused
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.snapshot import DATA
 from engagement_platform.settings import Settings
-from engagement_platform_tests.consumers.hour import put
-from engagement_platform_tests.consumers.lakes import PlainLake, Rows
+from engagement_platform_tests.consumers.hour import Streamed
+from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
 from engagement_platform_tests.ingestion.world import World
 from engagement_platform_tests.maintenance.rollback.filled import FIRST, send
 
 
-def streamed_into(rows: Rows, world: World, checkpoint: str) -> None:
-    """What the stream `stream` has not handed out yet, as readers see it now."""
-
-    def micro_batch(frame: DataFrame, _batch: int) -> None:
-        put(rows, as_now(world.lake, frame))
-
-    source = stream(world.lake, name="stream", checkpoint=checkpoint, store_url=world.settings.store_url)
-    query = source.writeStream.foreachBatch(micro_batch).option("checkpointLocation", checkpoint)
-    query.trigger(availableNow=True).start().awaitTermination()
-
-
 @pytest.mark.broker
-def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: World, tmp_path: Path) -> None:
-    checkpoint, streamed = str(tmp_path / "checkpoint"), cast(Rows, {})
+def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on_and_its_folder_stays_its_own(
+    world: World, tmp_path: Path
+) -> None:
+    streamed = Streamed(world, tmp_path)
+    checkpoint = streamed.checkpoint
     send(world, FIRST[:1])
     engine = world.stores.leases.engine
-    streamed_into(streamed, world, checkpoint)
-    assert streamed
+    streamed.follow(Random(0))
+    assert streamed.rows
     (kept_up,) = lags(world.settings, engine)
     assert (kept_up.name, kept_up.behind.rows, kept_up.behind.lost) == ("stream", 0, None)
     send(world, FIRST[1:])
     stream(world.lake, name="stream", checkpoint=checkpoint)
     (behind,) = lags(world.settings, engine)
-    assert behind.behind.rows == len(world.rows(NOTIFICATION)) - len(streamed)
+    assert behind.behind.rows == len(world.rows(NOTIFICATION)) - len(streamed.rows)
     assert behind.behind.oldest is not None
     uri = Path(world.lake.uri(NOTIFICATION))
     last = {Path(found).name for found in DeltaTable(str(uri)).file_uris()}
@@ -66,17 +58,6 @@ def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on(world: Worl
     (sentence,) = late(lags(world.settings, engine), datetime.now(UTC), timedelta(hours=1))
     assert sentence.startswith("stream stream has been away longer than changes are kept")
     assert "--forget-stream stream" in sentence
-
-
-@pytest.mark.broker
-def test_a_checkpoint_folder_of_another_stream_and_another_folder_are_refused(world: World) -> None:
-    send(world, FIRST[:1])
-    stream(world.lake, name="scores", checkpoint="/checkpoints/a")
-    with pytest.raises(CheckpointRefused, match="belongs to the stream scores, so others cannot use it"):
-        stream(world.lake, name="others", checkpoint="/checkpoints/a")
-    with pytest.raises(CheckpointRefused, match="Start it with the folder it had"):
-        stream(world.lake, name="scores", checkpoint="/checkpoints/b")
-    assert stream(world.lake, name="scores", checkpoint="/checkpoints/a").isStreaming
 
 
 def test_rows_that_a_deletion_vector_hides_are_not_found_without_spark_either(

@@ -27,11 +27,8 @@ def assert_all_equal(hour: Hour) -> None:
     assert expected, "nothing stands, so nothing was compared"
 
 
-@pytest.mark.parametrize("seed", [SEED])
-def test_replicas_of_every_mode_equal_the_table_after_each_thing_that_can_happen(
-    world: World, tmp_path: Path, seed: int
-) -> None:
-    hour = Hour(world, tmp_path / "hour", seed)
+def test_replicas_of_every_mode_equal_the_table_after_each_thing_that_can_happen(world: World, tmp_path: Path) -> None:
+    hour = Hour(world, tmp_path / "hour", SEED)
     for steps in SHORT:
         for step in steps:
             hour.do(step)
@@ -42,11 +39,8 @@ def test_replicas_of_every_mode_equal_the_table_after_each_thing_that_can_happen
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [SEED])
-def test_replicas_of_every_mode_equal_the_table_all_through_a_random_hour(
-    world: World, tmp_path: Path, seed: int
-) -> None:
-    hour = Hour(world, tmp_path / "hour", seed)
+def test_replicas_of_every_mode_equal_the_table_all_through_a_random_hour(world: World, tmp_path: Path) -> None:
+    hour = Hour(world, tmp_path / "hour", SEED)
     for _ in range(3):
         hour.walk(12)
         assert_all_equal(hour)

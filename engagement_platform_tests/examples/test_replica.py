@@ -6,16 +6,14 @@ import random
 import shutil
 from pathlib import Path
 
-import duckdb
 import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from engagement_platform.consumers import Changes
 from engagement_platform.lake.engagement import NOTIFICATION
-from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
-from engagement_platform_tests.consumers.lakes import PlainLake, Rows, by_key
-from engagement_platform_tests.consumers.test_changes import expire, land, messages_of
+from engagement_platform_tests.consumers.lakes import PlainLake, rows_of_duckdb
+from engagement_platform_tests.consumers.test_changes import expire, happens, land, messages_of
 from engagement_platform_tests.pipelines.mutations.histories import convert, delete
 from examples.replica import app, refresh
 
@@ -30,28 +28,15 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "replica.duckdb"
 
 
-def rows(file: Path) -> Rows:
-    with duckdb.connect(str(file), read_only=True) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        return by_key(connection.query("SELECT * FROM engagement").to_arrow_table().cast(CURRENT_ROW))
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_a_replica_has_what_readers_see_whatever_happened(tmp_path: Path, file: Path, seed: int) -> None:
     lake, rng = PlainLake(tmp_path), random.Random(seed)
     land(lake, "first", organization="org-0")
     assert refresh(lake.settings, file), "a new one gets everything that stands"
     for part in messages_of(range(seed * 10, seed * 10 + 4), rng):
-        engagements = [message for message in part if "request_id" not in message]
-        asked = [m for m in part if "request_id" in m and m.get("from_id") != m.get("to_id", "")]
-        if engagements:
-            lake.land(engagements)
-        if asked:
-            lake.ask(asked)
-        if rng.random() < 0.3:
-            lake.move()
+        happens(lake, part, rng)
         assert not refresh(lake.settings, file, max_rows=rng.choice((1, 5, 1000)))
-        assert rows(file) == lake.standing()
+        assert rows_of_duckdb(file) == lake.standing()
 
 
 def test_a_crash_between_file_and_cursor_doubles_nothing_and_loses_nothing(
@@ -70,7 +55,7 @@ def test_a_crash_between_file_and_cursor_doubles_nothing_and_loses_nothing(
         with pytest.raises(KeyboardInterrupt):
             refresh(lake.settings, file, max_rows=1)
     assert not refresh(lake.settings, file, max_rows=1)
-    assert rows(file) == lake.standing()
+    assert rows_of_duckdb(file) == lake.standing()
 
 
 def test_where_changes_no_longer_lead_to_what_stands_all_rows_are_replaced(lake: PlainLake, file: Path) -> None:
@@ -87,7 +72,7 @@ def test_where_changes_no_longer_lead_to_what_stands_all_rows_are_replaced(lake:
     DeltaTable(lake.uri(NOTIFICATION)).create_checkpoint()
     expire(lake, *range(DeltaTable(lake.uri(NOTIFICATION)).version()))
     assert refresh(lake.settings, file), "the log keeps no changes"
-    assert rows(file) == lake.standing()
+    assert rows_of_duckdb(file) == lake.standing()
 
 
 def test_the_page_loads_nothing_and_takes_no_name_for_markup(
