@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import random
@@ -65,6 +66,10 @@ class House:
         self.spool.finish()
         (segment,) = self.spool.sealed()
         return segment
+
+    def firehose(self) -> FirehoseSink:
+        """The sink of a stream that `firehose` is, without its pauses."""
+        return FirehoseSink("s", self.spool.path.parent, sleep=lambda _s: None)
 
     def rows(self, table: Any) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = DeltaTable(self.vault.uri(table)).to_pyarrow_table().to_pylist()
@@ -184,11 +189,18 @@ def test_a_sink_that_fails_is_tried_again_until_it_works(platform: Settings, vau
     house.spool.close()
 
 
-def test_a_bucket_gets_the_same_objects(house: House, moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def bucket(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty bucket of the emulator, where clients of AWS look for one."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
+    name = f"raw-{random.getrandbits(40):x}"
+    where = {"LocationConstraint": "eu-central-1"}
+    moto.client("s3").create_bucket(Bucket=name, CreateBucketConfiguration=where)
+    return name
+
+
+def test_a_bucket_gets_the_same_objects(house: House, moto: Moto, bucket: str) -> None:
     s3 = moto.client("s3")
-    bucket = f"raw-{random.getrandbits(40):x}"
-    s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
     house.take(event("e-1"), event("e-2"))
     segment = house.sealed()
     lines = [record.open for record in house.spool.records(segment)]
@@ -201,22 +213,18 @@ def test_a_bucket_gets_the_same_objects(house: House, moto: Moto, monkeypatch: p
         BucketSink("nobodys-bucket-17").put(segment, lines)
 
 
-def test_firehose_gets_every_event_as_a_record(house: House, moto: Moto, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
-    s3, name = moto.client("s3"), f"fire-{random.getrandbits(40):x}"
-    s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+def test_firehose_gets_every_event_as_a_record(house: House, moto: Moto, bucket: str) -> None:
+    s3 = moto.client("s3")
+    role, arn = "arn:aws:iam::123456789012:role/r", f"arn:aws:s3:::{bucket}"
     moto.client("firehose").create_delivery_stream(
-        DeliveryStreamName=name,
-        S3DestinationConfiguration={"RoleARN": "arn:aws:iam::123456789012:role/r", "BucketARN": f"arn:aws:s3:::{name}"},
+        DeliveryStreamName=bucket, S3DestinationConfiguration={"RoleARN": role, "BucketARN": arn}
     )
     house.take(*(event(f"e-{number}") for number in range(3)))
     segment = house.sealed()
-    FirehoseSink(name, house.spool.path.parent).put(segment, [record.open for record in house.spool.records(segment)])
-    bodies = [
-        s3.get_object(Bucket=name, Key=found["Key"])["Body"].read()
-        for found in s3.list_objects_v2(Bucket=name)["Contents"]
-    ]
-    assert b"".join(bodies) == b"".join(record.open for record in house.spool.records(segment))
+    lines = [record.open for record in house.spool.records(segment)]
+    FirehoseSink(bucket, house.spool.path.parent).put(segment, lines)
+    found = [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]]
+    assert b"".join(s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in found) == b"".join(lines)
     with pytest.raises(SinkUnavailable, match="ResourceNotFound"):
         FirehoseSink("nobodys", house.spool.path.parent).put(replace(segment, number=2), [b"{}\n"])
 
@@ -224,8 +232,6 @@ def test_firehose_gets_every_event_as_a_record(house: House, moto: Moto, monkeyp
 @contextmanager
 def firehose(answer: Callable[[int, list[dict[str, Any]]], list[bool]]) -> Iterator[tuple[str, list[list[bytes]]]]:
     """An HTTP server that speaks PutRecordBatch and takes the records that `answer` says; (its URL, what it took)."""
-    import base64
-
     took: list[list[bytes]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -234,15 +240,9 @@ def firehose(answer: Callable[[int, list[dict[str, Any]]], list[bool]]) -> Itera
             records = said["Records"]
             taken = answer(len(took), records)
             took.append([base64.b64decode(r["Data"]) for r, good in zip(records, taken, strict=True) if good])
-            body = json.dumps(
-                {
-                    "FailedPutCount": taken.count(False),
-                    "RequestResponses": [
-                        {"RecordId": "1"} if good else {"ErrorCode": "ServiceUnavailableException", "ErrorMessage": "x"}
-                        for good in taken
-                    ],
-                }
-            ).encode()
+            refused = {"ErrorCode": "ServiceUnavailableException", "ErrorMessage": "x"}
+            outcomes = [{"RecordId": "1"} if good else refused for good in taken]
+            body = json.dumps({"FailedPutCount": taken.count(False), "RequestResponses": outcomes}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Content-Type", "application/x-amz-json-1.1")
@@ -268,7 +268,7 @@ def test_records_that_firehose_refuses_are_sent_again_alone(house: House, monkey
     segment = house.sealed()
     with firehose(lambda _call, records: [dice.random() < 0.7 for _ in records]) as (url, took):
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        FirehoseSink("s", house.spool.path.parent, sleep=lambda _s: None).put(segment, lines)
+        house.firehose().put(segment, lines)
     assert max(map(len, took)) <= 500
     assert sorted(b"".join(chain.from_iterable(took)).splitlines()) == sorted(line.strip() for line in lines)
 
@@ -284,8 +284,8 @@ def test_after_a_stop_firehose_gets_only_what_it_has_not_got(house: House, monke
     with firehose(two_calls_and_a_half) as (url, took):
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         with pytest.raises(SinkUnavailable, match="ServiceUnavailable"):
-            FirehoseSink("s", house.spool.path.parent, sleep=lambda _s: None).put(segment, lines)
-        again = FirehoseSink("s", house.spool.path.parent, sleep=lambda _s: None)
+            house.firehose().put(segment, lines)
+        again = house.firehose()
         for _ in range(2):
             try:
                 again.put(segment, lines)
@@ -305,13 +305,12 @@ def test_an_erasure_between_two_attempts_takes_nobody_else_s_events_from_firehos
     monkeypatch.setattr(FirehoseSink, "RECORDS", 2)
 
     # The first call is taken but for its second record, and then the stream is away.
-    with firehose(
-        lambda call, records: [(call == 0 and place == 0) or call > 6 for place in range(len(records))]
-    ) as said:
-        url, took = said
+    def first_record_then_away(call: int, records: list[dict[str, Any]]) -> list[bool]:
+        return [(call == 0 and place == 0) or call > 6 for place in range(len(records))]
+
+    with firehose(first_record_then_away) as (url, took):
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
-        sink = FirehoseSink("s", house.spool.path.parent, sleep=lambda _s: None)
-        delivery = Delivery(house.spool, house.vault, sink)
+        delivery = Delivery(house.spool, house.vault, house.firehose())
         with pytest.raises(SinkUnavailable, match="ServiceUnavailable"):
             delivery.deliver(segment)
         erase(house.vault, subject(house.vault, "bob", None))

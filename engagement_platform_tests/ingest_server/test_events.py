@@ -87,6 +87,13 @@ def test_a_key_that_stands_twice_refuses_its_own_event_only() -> None:
     assert [verdict(sent) for sent in lines] == ["duplicate_key", None]
 
 
+def test_of_a_body_with_two_lists_every_event_is_refused_and_kept() -> None:
+    good = json.dumps(GOOD)
+    two = sent_as_json(f'{{"events": [{good}], "events": [{good}, 3]}}'.encode())
+    assert [verdict(sent) for sent in two] == ["duplicate_key"] * 3
+    assert [json.loads(as_it_was(sent)) for sent in two] == [GOOD, GOOD, 3]
+
+
 def test_many_keys_of_which_one_stands_twice_are_read_in_one_pass() -> None:
     """A look at all pairs for each key would take minutes."""
     pairs = ",".join(f'"k{number}":0' for number in range(100_000))

@@ -19,6 +19,7 @@ from typing import Any
 
 from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.ingest_server.sinks import objects
+from engagement_platform.pii.vault import open_vault
 from engagement_platform.settings import Settings
 
 WITHIN_S = 240.0
@@ -56,10 +57,14 @@ class Server:
         finally:
             connection.close()
 
-    def post(self, key: str, events: object, **headers: str) -> Reply:
+    def send(self, key: str, body: bytes, kind: str = "application/json", **headers: str) -> Reply:
+        """Send a body with a key."""
+        said = {"Content_Type": kind, "Authorization": f"Bearer {key}", **headers}
+        return self.call("POST", "/v1/events", body, **said)
+
+    def post(self, key: str, events: object) -> Reply:
         """Send events as JSON."""
-        said = {"Content_Type": "application/json", "Authorization": f"Bearer {key}", **headers}
-        return self.call("POST", "/v1/events", json.dumps(events).encode(), **said)
+        return self.send(key, json.dumps(events).encode())
 
     def kill(self) -> None:
         """kill -9."""
@@ -120,6 +125,12 @@ def stored(folder: Path) -> list[dict[str, Any]]:
     """Every event in the objects below a folder, in their order."""
     lines = [line for path in objects(folder) for line in gzip.decompress(path.read_bytes()).splitlines()]
     return [json.loads(line) for line in lines]
+
+
+def refused(home: Path, game: str = "puzzle") -> list[bytes]:
+    """Every refused event of a game that the vault keeps."""
+    kept = open_vault(Settings(home=home)).refused(game, purpose="support", reader="test")
+    return [body for _, body in kept]
 
 
 def wait_until(true: Callable[[], bool], or_say: str, within_s: float = WITHIN_S) -> None:
