@@ -60,23 +60,22 @@ async def whole_body(
     inflater = zlib.decompressobj(wbits=31) if gzipped else None
     sent, size, parts = 0, 0, []
     async for chunk in chunks:
-        sent += len(chunk)
-        if sent > max_bytes:
-            charge(len(chunk))
-            raise too_large
-        if inflater is not None:
-            try:
-                chunk = inflater.decompress(chunk, max_inflated - size + 1)  # noqa: PLW2901
-            except zlib.error:
-                charge(len(chunk))
-                raise broken from None
-            if inflater.unused_data:
-                raise broken  # a second member, or something else after the end
-        size += len(chunk)
-        charge(len(chunk))
+        sent, part = sent + len(chunk), chunk
+        try:
+            if sent > max_bytes:
+                raise too_large
+            if inflater is not None:
+                part = inflater.decompress(chunk, max_inflated - size + 1)
+                if inflater.unused_data:
+                    raise broken  # a second member, or something else after the end
+        except zlib.error:
+            raise broken from None
+        finally:
+            charge(len(part))
+        size += len(part)
         if size > max_inflated:
             raise too_large
-        parts.append(chunk)
+        parts.append(part)
     if inflater is not None and not inflater.eof:
         raise broken
     return b"".join(parts)

@@ -6,7 +6,8 @@ import asyncio
 import gzip
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -178,12 +179,20 @@ def test_who_waits_as_told_may_send() -> None:
     assert allowance.wait(3, wait) == 0
 
 
-def body(content: bytes, *, gzipped: bool, most: int = 100, inflated: int = 1000, chunk: int = 7) -> bytes:
+def body(
+    content: bytes,
+    *,
+    gzipped: bool,
+    most: int = 100,
+    inflated: int = 1000,
+    chunk: int = 7,
+    charge: Callable[[int], None] = lambda _: None,
+) -> bytes:
     async def chunks() -> AsyncIterator[bytes]:
         for start in range(0, len(content), chunk):
             yield content[start : start + chunk]
 
-    return asyncio.run(whole_body(chunks(), gzipped=gzipped, max_bytes=most, max_inflated=inflated))
+    return asyncio.run(whole_body(chunks(), gzipped=gzipped, max_bytes=most, max_inflated=inflated, charge=charge))
 
 
 @given(st.binary(max_size=80), st.integers(1, 9))
@@ -211,3 +220,21 @@ def test_a_body_of_exactly_the_limit_is_fine_and_one_more_is_not() -> None:
 def test_a_broken_gzip_stream_is_refused(content: bytes) -> None:
     with pytest.raises(Turned, match="gzip"):
         body(content, gzipped=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "gzipped", "charged"),
+    [
+        (gzip.compress(b"x" * 900), True, 900),
+        (gzip.compress(b"x" * 900) + b"more", True, 900),
+        (gzip.compress(b"x" * 10**7), True, 1001),
+        (b"no gzip", True, 7),
+        (b"x" * 101, False, 101),
+    ],
+    ids=["whole", "more behind it", "a bomb", "no gzip", "too large"],
+)
+def test_bytes_are_charged_also_of_a_body_that_is_turned_away(content: bytes, gzipped: bool, charged: int) -> None:
+    read: list[int] = []
+    with suppress(Turned):
+        body(content, gzipped=gzipped, most=10**5 if gzipped else 100, chunk=10**5, charge=read.append)
+    assert sum(read) == charged
