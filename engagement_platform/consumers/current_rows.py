@@ -32,8 +32,8 @@ _LAST_SEQUENCE = 2**63 - 1
 
 
 def schema_of_rows(*columns: str) -> pa.Schema:
-    """Arrow schema of these columns of `engagement/current`, or of all."""
-    return pa.schema([CURRENT_ROW.field(name) for name in (columns or CURRENT_ROW.names)])
+    """Arrow schema of these columns of `engagement/current`."""
+    return pa.schema([CURRENT_ROW.field(name) for name in columns])
 
 
 @dataclass(frozen=True)

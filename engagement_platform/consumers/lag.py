@@ -78,7 +78,7 @@ def lags(settings: Settings, engine: Engine) -> list[Lag]:
     cursors, root, found = CursorStore(engine), log.storage_uri(settings.lake), list[Lag]()
     for cursor in (*cursors.all(root), *cursors.below(root)):
         table = NOTIFICATION.name if cursor.lake == root else cursor.lake.removeprefix(f"{root}/")
-        position = Position.of(cursor.position)
+        position = Position(**cursor.position)
         waits = behind(f"{root}/{table}", position)
         found.append(Lag(cursor.name, table, position, waits, cursor.committed_ts, cursor.rows_read))
     uri = NOTIFICATION.uri(settings.lake)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -68,11 +68,6 @@ class Position:
 
     version: int = BEFORE_ALL
     rows: int = 0
-
-    @classmethod
-    def of(cls, stored: Mapping[str, int]) -> Position:
-        """From what the store keeps."""
-        return cls(stored["version"], stored["rows"])
 
 
 def lake_root(lake_uri: str | Path) -> str:
@@ -139,7 +134,7 @@ class CursorReader(Generic[B]):
     @property
     def committed(self) -> Position:
         """Where a crash now would lead back to."""
-        return Position.of(self._cursor.position)
+        return Position(**self._cursor.position)
 
     def __iter__(self) -> Iterator[B]:
         """Batches until all is read, or, with follow, for ever. Raises TooFarBehind, CursorMoved."""
