@@ -142,9 +142,11 @@ def test_no_rows_are_a_file_too_and_it_replaces_the_one_before(lake: Lake, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 
-def test_a_version_is_the_table_as_it_was(lake: Lake, tmp_path: Path) -> None:
+def test_a_version_is_the_table_as_it_was_and_one_that_is_not_there_is_one_sentence(lake: Lake, tmp_path: Path) -> None:
     frame = rows_of(lake, "engagement/data", version=0)
     assert save(frame, "engagement/data", tmp_path / "before.parquet") == 0
+    with pytest.raises(PlatformError, match=r"99[^\n]*$"):
+        rows_of(lake, "engagement/data", version=99)
 
 
 def test_many_rows_come_whole(lake: Lake, tmp_path: Path) -> None:
@@ -188,11 +190,6 @@ def test_more_than_spark_hands_out_says_how_to_get_it(lake: Lake, tmp_path: Path
     noise = lake.spark.range(0, 20_000, 1, 1).selectExpr("sha2(CAST(id AS STRING), 512) AS text")
     with max_result_size(lake.spark, "100k"), pytest.raises(PlatformError, match="DRIVER_MAX_RESULT_SIZE"):
         save(noise, "noise", tmp_path / "noise.parquet")
-
-
-def test_a_version_that_is_not_there_is_one_sentence(lake: Lake) -> None:
-    with pytest.raises(PlatformError, match=r"99[^\n]*$"):
-        rows_of(lake, "engagement/data", version=99)
 
 
 def test_an_unknown_table_is_told_with_those_there_are(lake: Lake) -> None:
