@@ -28,6 +28,13 @@ from engagement_platform_tests.ingest_server.world import (
 
 pytestmark = pytest.mark.crash
 
+BEGUN = b"POST /v1/events HTTP/1.1\r\nHost: x\r\n"
+
+
+def rest(key: str) -> bytes:
+    """The rest of the headers, and the first byte of a hundred."""
+    return f"Content-Type: application/json\r\nContent-Length: 100\r\nAuthorization: Bearer {key}\r\n\r\n[".encode()
+
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
@@ -78,7 +85,9 @@ def test_idle_connections_without_a_key_keep_no_client_with_one_out(attacked: tu
         for number in range(1005):
             idle = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=60))
             if number % 2:
-                idle.sendall(b"POST /v1/events HTTP/1.1\r\nHost: x\r\n")
+                idle.sendall(BEGUN)
+        # The last one has a key, and its body does not come: it is no idle one, and holds nobody up.
+        idle.sendall(BEGUN + rest(keys["calm"]))
         assert running.post(keys["calm"], [event("k-1")]).said == {"accepted": 1, "refused": []}
 
 
@@ -100,8 +109,6 @@ def test_refused_events_beyond_their_quota_are_answered_for_and_fill_no_disk(tmp
 
 def test_a_request_that_does_not_arrive_in_time_is_ended_and_what_is_none_fills_no_log(tmp_path: Path) -> None:
     key = key_for(tmp_path, "puzzle")
-    begun = b"POST /v1/events HTTP/1.1\r\nHost: x\r\n"
-    rest = f"Content-Type: application/json\r\nContent-Length: 100\r\nAuthorization: Bearer {key}\r\n\r\n[".encode()
     with server(tmp_path, INGEST_SERVER__REQUEST_WITHIN="PT1S") as running, ExitStack() as opened:
 
         def connected(*sent: bytes) -> socket.socket:
@@ -114,8 +121,8 @@ def test_a_request_that_does_not_arrive_in_time_is_ended_and_what_is_none_fills_
         while not answered.recv(4096).endswith(b"}"):
             pass
         answered.sendall(b"\r\n")
-        slow = [connected(), connected(begun), answered]
-        assert connected(begun, rest).recv(12) == b"HTTP/1.1 408"
+        slow = [connected(), connected(BEGUN), answered]
+        assert connected(BEGUN, rest(key)).recv(12) == b"HTTP/1.1 408"
         for each in slow:
             with suppress(ConnectionResetError):
                 while each.recv(4096):
