@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -260,15 +261,10 @@ def _moment(start: str | datetime) -> datetime:
 
 
 def _before_time(uri: str, moment: datetime, newest: int) -> Position:
-    """Before the first commit at or after a moment; by halving, since commits come in the order of time."""
+    """Before the first commit at or after a moment; by bisection, since commits come in the order of time."""
     oldest = log.next_entry(uri, BEFORE_ALL)
-    low, high = newest + 1 if oldest is None else oldest, newest + 1
-    while low < high:
-        middle = (low + high) // 2
-        at = log.committed(uri, middle)
-        if at is not None and at >= moment:
-            high = middle
-        else:
-            low = middle + 1
+    versions = range(newest + 1 if oldest is None else oldest, newest + 1)
+    earliest = datetime.min.replace(tzinfo=UTC)
+    first = versions.start + bisect_left(versions, moment, key=lambda version: log.committed(uri, version) or earliest)
     # When it is older than the oldest entry, what was before that is needed, and reading it says what is gone.
-    return Position(BEFORE_ALL if low == oldest and low > 0 else low - 1)
+    return Position(BEFORE_ALL if first == oldest and first > 0 else first - 1)
