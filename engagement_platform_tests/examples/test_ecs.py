@@ -69,15 +69,9 @@ class Containers:
 
 @pytest.fixture
 def bucket(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> str:
-    for name, value in {
-        "AWS_ENDPOINT_URL": moto.endpoint,
-        "AWS_ACCESS_KEY_ID": "none",
-        "AWS_SECRET_ACCESS_KEY": "none",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    name = f"pipes-{uuid4().hex[:8]}"
-    boto3.client("s3").create_bucket(Bucket=name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
+    name, where = f"pipes-{uuid4().hex[:8]}", {"LocationConstraint": "eu-central-1"}
+    moto.client("s3").create_bucket(Bucket=name, CreateBucketConfiguration=where)
     return name
 
 
