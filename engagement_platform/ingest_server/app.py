@@ -67,21 +67,18 @@ class Parts:
     spool: Spool
     keys: KeyCache
     delivery: Delivery
-    figures: Figures = field(init=False)
+    figures: Figures = field(default_factory=Figures)
     stopping: bool = False
     """Whether the server was asked to stop."""
     _allowances: dict[tuple[str, str], Allowance] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self.figures = Figures(
-            {
-                "ingest_spool_bytes": ("Bytes that wait for the sink.", lambda: float(self.spool.size_bytes)),
-                "ingest_spool_commits": ("Commits of the spool.", lambda: float(self.spool.commits)),
-                "ingest_delivery_failures": ("Deliveries that failed.", lambda: float(self.delivery.failures)),
-                "ingest_ready": ("1 when requests are taken.", lambda: float(not self.troubles())),
-            }
-        )
+        gauge = self.figures.gauge
+        gauge("ingest_spool_bytes", "Bytes that wait for the sink.", lambda: self.spool.size_bytes)
+        gauge("ingest_spool_commits", "Commits of the spool.", lambda: self.spool.commits)
+        gauge("ingest_delivery_failures", "Deliveries that failed.", lambda: self.delivery.failures)
+        gauge("ingest_ready", "1 when requests are taken.", lambda: not self.troubles())
 
     def troubles(self) -> list[str]:
         """Why the server should get no requests now; none when it is ready."""

@@ -13,9 +13,9 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.25, 0.5, 1
 
 
 class Figures:
-    """One server's figures. gauges: name to (what it is, how to ask for it)."""
+    """One server's figures."""
 
-    def __init__(self, gauges: dict[str, tuple[str, Callable[[], float]]]) -> None:
+    def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
         self.requests = Counter("ingest_requests", "Requests by status.", ["status"], registry=registry)
         self.events = Counter("ingest_events", "Events acknowledged.", ["game", "outcome"], registry=registry)
@@ -32,8 +32,10 @@ class Figures:
         self.seconds = Histogram(
             "ingest_request_seconds", "From a request's first byte to its answer.", registry=registry, buckets=_SECONDS
         )
-        for name, (what, ask) in gauges.items():
-            Gauge(name, what, registry=registry).set_function(ask)
+
+    def gauge(self, name: str, what: str, ask: Callable[[], float]) -> None:
+        """One more figure, which is asked for when somebody reads them."""
+        Gauge(name, what, registry=self._registry).set_function(ask)
 
     def text(self) -> bytes:
         """All figures as Prometheus reads them."""
