@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pyarrow.fs as pafs
@@ -23,30 +23,11 @@ Action = Mapping[str, Any]
 REWRITES = frozenset({"OPTIMIZE", "REORG"})
 """Operations that rewrite files without changing rows."""
 
-_COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\..+)?\.parquet")
 _READERS = 8
 """Commits read at a time: on an object store each costs a round trip of some tens of milliseconds."""
 _REMOVE = ("remove.path", "remove.deletionTimestamp", "remove.size")
 _DOMAIN = ("domainMetadata.domain", "domainMetadata.configuration", "domainMetadata.removed")
-
-
-@dataclass(frozen=True)
-class Segment:
-    """The names in a log: the newest checkpoint with its files, and the versions whose commits are still there."""
-
-    uri: str
-    version: int
-    """-1: there is no log."""
-    checkpoint: int | None
-    checkpoint_files: tuple[str, ...]
-    commits: tuple[int, ...]
-    """Oldest first."""
-
-    @property
-    def after_checkpoint(self) -> tuple[int, ...]:
-        """Commits that a reader replays on top of the checkpoint."""
-        return tuple(v for v in self.commits if self.checkpoint is None or v > self.checkpoint)
 
 
 def moved_on(uri: str, version: int | None) -> bool:
@@ -57,36 +38,6 @@ def moved_on(uri: str, version: int | None) -> bool:
     after = "" if version is None else f"/{version + 1:020}.json"
     filesystem, path = log.opened(f"{uri}/_delta_log{after}")
     return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)
-
-
-def segment(uri: str) -> Segment:
-    """What `_delta_log` holds now. One listing of one folder."""
-    filesystem, path = log.opened(f"{uri}/_delta_log")
-    names = sorted(info.base_name for info in log.listed(filesystem, path) if info.type == pafs.FileType.File)
-    commits = tuple(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
-    checkpoints = {name: int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))}
-    newest = max(checkpoints.values(), default=None)
-    files = tuple(name for name, version in checkpoints.items() if version == newest)
-    return Segment(uri, max([*commits[-1:], *checkpoints.values()], default=-1), newest, files, commits)
-
-
-def read_commits(uri: str, versions: Sequence[int]) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """The actions of some commits, in the order asked for; commits that are gone by now are left out."""
-    with ThreadPoolExecutor(_READERS) as pool:
-        for version, actions in zip(versions, pool.map(lambda v: log.entry(uri, v), versions), strict=True):
-            if actions is not None:
-                yield version, actions
-
-
-def _in_checkpoint(found: Segment, fields: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """One kind of action out of the checkpoint. fields: its own, such as `remove.path`."""
-    action = fields[0].partition(".")[0]
-    for name in found.checkpoint_files:
-        filesystem, path = log.opened(f"{found.uri}/_delta_log/{name}")
-        with filesystem.open_input_file(path) as file:
-            table = pq.ParquetFile(file).read(columns=list(fields))
-        if action in table.column_names:
-            yield from table.column(action).drop_null().to_pylist()
 
 
 @dataclass(frozen=True)
@@ -152,49 +103,70 @@ class Recent:
         return sum(ratio for ratio, _ in each) / len(each), max(each, key=lambda pair: pair[0])[1]
 
 
-def recent(found: Segment, *, most: int, small_file_bytes: int) -> Recent:
-    """Read the newest commits (at most `most`), all after the checkpoint, and the checkpoint's removed files."""
-    lately = frozenset(found.commits[-most:])
+def recent(uri: str, *, most: int, small_file_bytes: int) -> Recent:
+    """Read the newest commits (at most `most`), all after the checkpoint, and the checkpoint's removed files.
+
+    Lists `_delta_log` once. Commits that are removed meanwhile are left out.
+    """
+    filesystem, folder = log.opened(f"{uri}/_delta_log")
+    names = sorted(info.base_name for info in log.listed(filesystem, folder) if info.type == pafs.FileType.File)
+    entries = [int(name.removesuffix(".json")) for name in names if log.ENTRY.fullmatch(name)]
+    checkpoints = {name: int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))}
+    checkpoint = max(checkpoints.values(), default=None)
+    kept = [f"{folder}/{name}" for name, version in checkpoints.items() if version == checkpoint]
+    removed = dict(map(_removed, _in_checkpoint(filesystem, kept, _REMOVE)))
+    domains = list(_in_checkpoint(filesystem, kept, _DOMAIN))
+    lately = frozenset(entries[-most:])
+    read = [version for version in entries if version in lately or checkpoint is None or version > checkpoint]
     commits, vacuum = [], None
-    removed = dict(map(_removed, _in_checkpoint(found, _REMOVE)))
-    clustered = _clustering(_in_checkpoint(found, _DOMAIN))
-    for version, actions in read_commits(found.uri, sorted(lately.union(found.after_checkpoint))):
-        commit = _commit(version, actions, small_file_bytes)
-        if version in lately:
-            commits.append(commit)
-        if found.checkpoint is None or version > found.checkpoint:
-            clustered = _clustering((a["domainMetadata"] for a in actions if "domainMetadata" in a), clustered)
-        if commit.operation == "VACUUM END":
-            vacuum = commit.at
-        removed |= dict(_removed(a["remove"]) for a in actions if "remove" in a)
-        # A file that gets a deletion vector is removed and added in one commit, in either order.
-        for added in (a["add"]["path"] for a in actions if "add" in a):
-            removed.pop(added, None)
-    return Recent(found.version, found.checkpoint, tuple(reversed(commits)), removed, clustered, vacuum)
+    with ThreadPoolExecutor(_READERS) as pool:
+        for version, actions in zip(read, pool.map(lambda v: log.entry(uri, v), read), strict=True):
+            if actions is None:
+                continue
+            commit = _commit(version, actions, small_file_bytes)
+            if version in lately:
+                commits.append(commit)
+            if checkpoint is None or version > checkpoint:
+                domains += [a["domainMetadata"] for a in actions if "domainMetadata" in a]
+            if commit.operation == "VACUUM END":
+                vacuum = commit.at
+            removed |= dict(_removed(a["remove"]) for a in actions if "remove" in a)
+            # A file that gets a deletion vector is removed and added in one commit, in either order.
+            for added in (a["add"]["path"] for a in actions if "add" in a):
+                removed.pop(added, None)
+    newest = max([*entries[-1:], *checkpoints.values()], default=-1)
+    return Recent(newest, checkpoint, tuple(reversed(commits)), removed, _clustering(domains), vacuum)
+
+
+def _in_checkpoint(filesystem: pafs.FileSystem, paths: Iterable[str], fields: Sequence[str]) -> Iterator[Action]:
+    """One kind of action out of the files of a checkpoint. fields: its own, such as `remove.path`."""
+    action = fields[0].partition(".")[0]
+    for path in paths:
+        with filesystem.open_input_file(path) as file:
+            table = pq.ParquetFile(file).read(columns=list(fields))
+        if action in table.column_names:
+            yield from table.column(action).drop_null().to_pylist()
 
 
 def _removed(remove: Action) -> tuple[str, Removed]:
     return remove["path"], Removed(int(remove.get("deletionTimestamp") or 0), int(remove.get("size") or 0))
 
 
-def _clustering(domains: Iterable[Action], before: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _clustering(domains: Sequence[Action]) -> tuple[str, ...]:
     """Clustering columns as the newest of these domain metadata say (Delta protocol: clustered tables)."""
-    for domain in domains:
-        if domain.get("domain") == "delta.clustering":
-            configuration = {} if domain.get("removed") else json.loads(domain.get("configuration") or "{}")
-            before = tuple(".".join(parts) for parts in configuration.get("clusteringColumns", ()))
-    return before
+    newest: Action = next((one for one in reversed(domains) if one.get("domain") == "delta.clustering"), {})
+    configuration = {} if newest.get("removed") else json.loads(newest.get("configuration") or "{}")
+    return tuple(".".join(parts) for parts in configuration.get("clusteringColumns", ()))
 
 
 def _commit(version: int, actions: Sequence[Action], small_file_bytes: int) -> Commit:
     info: Action = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
     adds = [a["add"] for a in actions if "add" in a]
     small = [add for add in adds if add["size"] < small_file_bytes]
-    at = info.get("timestamp")
     return Commit(
         version=version,
         operation=str(info.get("operation", "")),
-        at=datetime.fromtimestamp(at / 1000, UTC) if isinstance(at, int) else None,
+        at=log.time_of(actions),
         z_order_by=_z_order({**info, **(info.get("operationParameters") or {})}),
         files_added=len(adds),
         small_files_added=len(small),

@@ -17,7 +17,7 @@ from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 from engagement_platform.lake.log import Value
 from engagement_platform.maintenance.layout import files, statistics
-from engagement_platform.maintenance.layout.delta_log import Recent, recent, segment
+from engagement_platform.maintenance.layout.delta_log import Recent, recent
 from engagement_platform.maintenance.layout.files import LogNotReadable, NotADeltaTable, Shape
 from engagement_platform.settings import Settings
 
@@ -107,7 +107,7 @@ def survey(
     limits = settings.health
     opened = files.open_table(table.uri, table.name)
     what = files.shape(opened)
-    lately = recent(segment(table.uri), most=limits.history_commits, small_file_bytes=limits.small_file_bytes)
+    lately = recent(table.uri, most=limits.history_commits, small_file_bytes=limits.small_file_bytes)
     column = clustering_column(table, what, lately, clustering)
     live = files.live_files(opened, what, column)
     partitions = statistics.by_partition(
@@ -184,6 +184,6 @@ def target(settings: Settings, asked: str) -> Target:
 
 def _has_log(uri: str) -> bool:
     try:
-        return segment(uri).version >= 0
+        return log.newest_entry(uri) is not None
     except OSError as error:
         raise LogNotReadable(uri, first_line(error)) from error

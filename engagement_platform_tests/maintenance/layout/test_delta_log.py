@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.maintenance.layout.delta_log import Removed, recent, segment
+from engagement_platform.maintenance.layout.delta_log import Removed, recent
 from engagement_platform.maintenance.layout.files import DEFAULT_RETENTION, retention
 from engagement_platform_tests.maintenance.layout import logs
 
@@ -29,8 +29,8 @@ def test_the_newest_checkpoint_counts(tmp_path: Path) -> None:
     path = many_commits(tmp_path / "t", 6)
     for version in (2, 4):
         DeltaTable(str(path), version=version).create_checkpoint()
-    found = segment(str(path))
-    assert (found.version, found.checkpoint, found.after_checkpoint) == (6, 4, (5, 6))
+    found = recent(str(path), most=1, small_file_bytes=1)
+    assert (found.version, found.checkpoint, found.checkpoint_lag) == (6, 4, 2)
 
 
 def test_commits_tell_how_they_spread_their_files(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_commits_tell_how_they_spread_their_files(tmp_path: Path) -> None:
     logs.commit(path, 1, [logs.info(), *logs.files(3, 9 * KB, "o1"), *logs.files(1, 9 * KB, "o2"), big])
     logs.commit(path, 2, [logs.info("OPTIMIZE", zOrderBy='["day","id"]'), *logs.files(9, 9 * KB, "o3")])
     logs.commit(path, 3, [logs.info("VACUUM END", at_ms=logs.SOME_MS + 5)])
-    found = recent(segment(str(path)), most=3, small_file_bytes=500 * KB)
+    found = recent(str(path), most=3, small_file_bytes=500 * KB)
     assert [c.operation for c in found.commits] == ["VACUUM END", "OPTIMIZE", "WRITE"]
     ratio, worst = found.scattered
     assert (ratio, worst.version if worst else None) == (2.0, 1)
@@ -56,7 +56,7 @@ def test_what_is_older_than_the_commits_looked_at_is_not_known(tmp_path: Path) -
     logs.commit(path, 1, [logs.info("OPTIMIZE"), *logs.files(1, 9)])
     for version in range(2, 6):
         logs.commit(path, version, [logs.info()])
-    assert recent(segment(str(path)), most=4, small_file_bytes=1).versions_since_optimize is None
+    assert recent(str(path), most=4, small_file_bytes=1).versions_since_optimize is None
 
 
 def test_tombstones_come_from_the_checkpoint_and_from_commits_and_end_with_a_restore(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_tombstones_come_from_the_checkpoint_and_from_commits_and_end_with_a_res
     logs.commit(path, 1, [logs.info(), logs.remove(first, recently), logs.remove(third, recently)])
     DeltaTable(str(path)).create_checkpoint()
     logs.commit(path, 2, [logs.info(), logs.remove(second, recently + 1), third])
-    found = recent(segment(str(path)), most=1, small_file_bytes=1)
+    found = recent(str(path), most=1, small_file_bytes=1)
     assert found.removed == {
         first["add"]["path"]: Removed(recently, 9 * KB),
         second["add"]["path"]: Removed(recently + 1, 9 * KB),
@@ -79,7 +79,7 @@ def test_clustering_columns_come_from_the_newest_domain_metadata(tmp_path: Path)
         said = json.dumps({"clusteringColumns": columns})
         domain = {"domain": "delta.clustering", "configuration": said, "removed": False}
         logs.commit(path, version, [logs.info(), {"domainMetadata": domain}])
-    assert recent(segment(str(path)), most=9, small_file_bytes=1).clustered_by == ("day", "n.at")
+    assert recent(str(path), most=9, small_file_bytes=1).clustered_by == ("day", "n.at")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE
-from engagement_platform.maintenance.layout.delta_log import recent, segment
+from engagement_platform.maintenance.layout.delta_log import recent
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, predicted_and_actual
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
 from engagement_platform.maintenance.layout.survey import Target, target
@@ -53,7 +53,7 @@ def test_the_same_rows_lie_in_a_tenth_of_the_files_afterwards(
     [(_, actions)] = lake.commits(after=version)
     changes = [action[kind]["dataChange"] for action in actions for kind in ("add", "remove") if kind in action]
     assert changes == [False] * 31
-    [commit] = recent(segment(lake.uri()), most=1, small_file_bytes=1).commits
+    [commit] = recent(lake.uri(), most=1, small_file_bytes=1).commits
     assert commit.z_order_by == ("engagement_date",)
 
     [row] = predicted_and_actual(lake.settings, [lake.target()])["engagement/data"]
