@@ -1,4 +1,4 @@
-"""Runs OPTIMIZE and VACUUM on any table, makes checkpoints of its log, and records what maintenance did.
+"""Runs OPTIMIZE and VACUUM on any table, and makes checkpoints of its log.
 
 `maintenance.layout` decides what is worth doing; rows are written by `lake`.
 """
@@ -10,18 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 from engagement_platform.lake.commit_lock import commit_lock
-from engagement_platform.lake.contract import Table
-from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.log import Value
-from engagement_platform.settings import Settings
 
 SparkGetter = Callable[[], SparkSession]
 """Opens Spark when it is first called, since most maintenance needs none."""
@@ -49,8 +44,6 @@ class Place:
 class Rewritten:
     """What the commits with a marker did. version None: there was nothing to do."""
 
-    before: int
-    """The table's version when the rewrite began."""
     version: int | None = None
     removed: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each file that was replaced, by its path as the log spells it."""
@@ -139,7 +132,7 @@ def _what_was_done(uri: str, before: int, marker: str) -> Rewritten:
             version = number
             added |= {a["add"]["path"]: int(a["add"]["size"]) for a in actions if "add" in a}
             removed |= {a["remove"]["path"]: int(a["remove"].get("size") or 0) for a in actions if "remove" in a}
-    return Rewritten(before, version, removed, added)
+    return Rewritten(version, removed, added)
 
 
 def vacuum(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:
@@ -181,11 +174,3 @@ def _remove_checksums(uri: str) -> None:
     for name in names:
         if (checksum := _CHECKSUM.fullmatch(name)) and checksum.group(1) < oldest:
             filesystem.delete_file(f"{folder}/{name}")
-
-
-def record(settings: Settings, table: Table, rows: pa.Table, txn: Transaction, spark: SparkSession) -> None:
-    """Append rows to one of maintenance's own tables, which is created, and gains columns, without `layout.evolve`."""
-    grows = settings.model_copy(update={"layout": settings.layout.model_copy(update={"evolve": True})})
-    lake = Lake(spark, grows)
-    lake.ensure(table)
-    lake.append(lake.frame(rows), table, txn, rows=rows.num_rows)

@@ -6,7 +6,6 @@ Imports neither Spark nor its library, since the doctor reads it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -56,32 +55,30 @@ Outcome = Mapping[str, object]
 """A row of `layout/history`, by its columns."""
 
 
-@dataclass(frozen=True)
-class Last:
-    """What the last rewrite of a partition left."""
-
-    fingerprint: str | None
-    target_file_bytes: int
-
-
 def remember(settings: Settings, table: str, done: Sequence[Outcome], spark: SparkSession) -> None:
     """Append the rows of one table, once."""
-    from engagement_platform.lake.optimize import record
+    from engagement_platform.lake.lake import Lake
 
+    # It is created, and gains columns, whatever `layout.evolve` says.
+    grows = settings.model_copy(update={"layout": settings.layout.model_copy(update={"evolve": True})})
+    lake = Lake(spark, grows)
     # Grows from run to run; a run that writes the same rows twice writes them once.
     begun = max(int(one["started_ts"].timestamp() * 1_000_000) for one in done)  # type: ignore[attr-defined]
     txn = Transaction(f"layout/history/optimize/{table}", begun)
-    record(settings, LAYOUT_HISTORY, table_of(done, LAYOUT_HISTORY), txn, spark)
+    lake.ensure(LAYOUT_HISTORY)
+    lake.append(lake.frame(table_of(done, LAYOUT_HISTORY)), LAYOUT_HISTORY, txn, rows=len(done))
 
 
-def last_rewrites(settings: Settings, table: str) -> Mapping[str, Last]:
-    """What the last rewrite of each partition left. Raises LogNotReadable.
+def last_rewrites(settings: Settings, table: str, target_file_bytes: int) -> Mapping[str, str]:
+    """Fingerprints of what the last rewrite of each partition left, up to this target or a larger one.
 
     A partition whose rewrite is longer ago is judged by its files alone; at worst it is rewritten once more.
+    Raises LogNotReadable.
     """
     done = _rows(settings, ("partition", "target_file_bytes", "fingerprint", "started_ts"), [table])
     rows = done.sort_by("started_ts").to_pylist()
-    return {one["partition"]: Last(one["fingerprint"], one["target_file_bytes"]) for one in rows}
+    last = {one["partition"]: one for one in rows}
+    return {name: one["fingerprint"] for name, one in last.items() if one["target_file_bytes"] >= target_file_bytes}
 
 
 def predicted_and_actual(settings: Settings, tables: Sequence[Target], most: int = 100) -> dict[str, list[Outcome]]:

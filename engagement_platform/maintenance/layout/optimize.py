@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ from engagement_platform.lake.session import spark_session
 from engagement_platform.maintenance.layout import files, history, plan, remedies
 from engagement_platform.maintenance.layout.files import LogNotReadable
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY
-from engagement_platform.maintenance.layout.plan import Left, Limits, Slice
+from engagement_platform.maintenance.layout.plan import Left, Slice
 from engagement_platform.maintenance.layout.survey import Survey, Target, fingerprint, in_lake, survey, targets
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
@@ -79,24 +80,20 @@ def planned(settings: Settings, asked: Asked) -> Plan:
     Raises NoSuchTable, NotADeltaTable, NotByOrganization, and LogNotReadable for a table that was named.
     """
     found, unread, upkeep = list[Slice](), list[str](), settings.maintenance
-    limits = Limits(
-        target_file_bytes=upkeep.second_round_file_bytes if asked.second_round else upkeep.target_file_bytes,
-        max_overlap_depth=settings.health.max_overlap_depth,
-        max_rewrite_share=upkeep.max_rewrite_share,
-    )
+    target_file_bytes = upkeep.second_round_file_bytes if asked.second_round else upkeep.target_file_bytes
     for table in targets(settings, asked.table):
         try:
-            seen = survey(settings, table, target_file_bytes=limits.target_file_bytes)
+            seen = survey(settings, table, target_file_bytes=target_file_bytes)
         except LogNotReadable as error:
             if asked.table is not None:
                 raise
             unread.append(str(error))
             continue
-        last = history.last_rewrites(settings, table.name)
+        last = history.last_rewrites(settings, table.name, target_file_bytes)
         # Every run adds a file or two to the history: to merge those would make the next run find something, for ever.
         least = _OWN_FILES if table.name == LAYOUT_HISTORY.name else 0
         for part in _parts(seen, asked):
-            found += [one for one in plan.slices(part, limits, last) if one.gain.files_before >= least]
+            found += [one for one in plan.slices(part, settings, last) if one.gain.files_before >= least]
     budget = upkeep.budget if asked.budget is None else asked.budget
     chosen, left = plan.within(plan.ordered(found), budget.total_seconds())
     return Plan(tuple(chosen), tuple(left), budget, tuple(unread))
@@ -267,19 +264,19 @@ class Run:
                 history.remember(self.settings, table.name, [one.row(now) for one in some], self.spark())
 
     def _outcomes(self, chosen: Plan, ends: float) -> Iterator[Outcome]:
-        waiting = dict[str, list[Slice]]()
+        waiting = dict[Target, list[Slice]]()
         for number, one in enumerate(chosen.chosen):
             if number and time.monotonic() >= ends:
                 yield Left(one, "the time of this run is over; the next one goes on")
                 continue
             outcome = self._one(one, timedelta(0))
             if isinstance(outcome, Holder):
-                if one.table.name not in waiting:
+                if one.table not in waiting:
                     self.callbacks.on_wait(one, outcome)
-                waiting.setdefault(one.table.name, []).append(one)
+                waiting.setdefault(one.table, []).append(one)
             else:
                 yield outcome
-        for one in (one for some in waiting.values() for one in some):
+        for one in chain.from_iterable(waiting.values()):
             outcome = self._one(one, timedelta(seconds=max(0.0, ends - time.monotonic())))
             if isinstance(outcome, Holder):
                 outcome = Left(one, f"{outcome}, and it was not released within the time of this run")

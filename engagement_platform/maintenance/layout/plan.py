@@ -13,22 +13,13 @@ import pyarrow as pa
 
 from engagement_platform.lake.log import Value
 from engagement_platform.maintenance.layout import remedies
-from engagement_platform.maintenance.layout.history import Last
 from engagement_platform.maintenance.layout.remedies import Action, Prediction, readable
 from engagement_platform.maintenance.layout.survey import Survey, Target, fingerprint
+from engagement_platform.settings import Settings
 
 # Seconds of a slice whatever it holds: 20 files of 200 rows took 2.08 s in a warm Spark, nearly all of it the jobs that
 # read and sort (`make bench-optimize`, 2 cores, docs/layout.md). Seconds a file and bytes a second are guesses.
 FIXED_S, FILE_S, BYTES_PER_S = 1.9, 0.01, 25e6
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What is worth doing. See the settings of the same names."""
-
-    target_file_bytes: int
-    max_overlap_depth: int
-    max_rewrite_share: float
 
 
 @dataclass(frozen=True)
@@ -91,74 +82,74 @@ class Left:
         return {**self.slice.as_json(), "left": self.why, "failed": self.failed}
 
 
-def slices(survey: Survey, limits: Limits, last: Mapping[str, Last]) -> Iterator[Slice]:
+def slices(survey: Survey, settings: Settings, last: Mapping[str, str]) -> Iterator[Slice]:
     """Slices of one table that gain something, in any order.
 
-    last: what the last rewrite of a partition left; one that has the same files still is left out.
+    last: fingerprints of the files that the last rewrite of each partition left; one that still has them is left out.
     """
     for row in range(survey.partitions.num_rows):
         one = survey.partitions.slice(row, 1)
         figures = one.to_pylist()[0]
-        if figures["mergeable_files"] < 2 and (figures["depth"] or 0) <= limits.max_overlap_depth:
+        deep = (figures["depth"] or 0) > settings.health.max_overlap_depth
+        if figures["mergeable_files"] < 2 and not deep:
             continue
-        done = last.get(figures["partition"])
-        same = done and done.fingerprint == fingerprint(survey.paths(figures["partition"]))
-        if done and same and done.target_file_bytes >= limits.target_file_bytes:
+        name = figures["partition"]
+        if name in last and last[name] == fingerprint(survey.paths(name)):
             continue
-        if (found := _best(survey, one, figures, limits)) is not None:
+        if (found := _best(survey, one, settings.maintenance.max_rewrite_share, deep=deep)) is not None:
             yield found
 
 
-def _best(survey: Survey, one: pa.Table, figures: dict[str, Any], limits: Limits) -> Slice | None:
-    merged = _slice(survey, one, figures, "optimize", limits)
+def _best(survey: Survey, one: pa.Table, max_rewrite_share: float, *, deep: bool) -> Slice | None:
+    """What gains most for one partition. deep: its ranges lie too deep on each other."""
+
+    def pays(found: Slice) -> bool:
+        """Whether it saves files, and enough for the bytes it writes. Exactly the limit pays."""
+        files = max(found.gain.files_before - found.gain.files_after, found.gain.read_files_saved)
+        return files > 0 and found.gain.bytes_to_rewrite <= files * max_rewrite_share * found.target_file_bytes
+
+    merged = _slice(survey, one, "optimize", deep=deep)
     if survey.order_by is None:
-        return merged if _pays(merged, limits) else None
-    ordered = _slice(survey, one, figures, "zorder", limits)
+        return merged if pays(merged) else None
+    ordered = _slice(survey, one, "zorder", deep=deep)
     gain = ordered.gain
-    halves = (gain.read_files_after or 0.0) * 2 <= (gain.read_files_before or 0.0)
-    if (figures["depth"] or 0) > limits.max_overlap_depth and halves:
+    if deep and (gain.read_files_after or 0.0) * 2 <= (gain.read_files_before or 0.0):
         return ordered
     # What fits into one file becomes one either way, at the same cost; then its rows may as well be in order.
-    paying = [found for found in (ordered, merged) if _pays(found, limits)]
-    return max(paying, key=lambda found: found.worth, default=None)
+    return max(filter(pays, (ordered, merged)), key=lambda found: found.worth, default=None)
 
 
-def _pays(found: Slice, limits: Limits) -> bool:
-    """Whether it saves files, and enough for the bytes it writes. Exactly the limit pays."""
-    files = max(found.gain.files_before - found.gain.files_after, found.gain.read_files_saved)
-    return files > 0 and found.gain.bytes_to_rewrite <= files * limits.max_rewrite_share * found.target_file_bytes
-
-
-def _slice(survey: Survey, one: pa.Table, figures: dict[str, Any], action: Action, limits: Limits) -> Slice:
+def _slice(survey: Survey, one: pa.Table, action: Action, *, deep: bool) -> Slice:
+    figures, target = one.to_pylist()[0], survey.target_file_bytes
     # Of a liquid table OPTIMIZE clusters all files anew.
     whole = action == "zorder" or survey.liquid
-    gain = replace((remedies.zorder if whole else remedies.optimize)(one, limits.target_file_bytes), action=action)
+    gain = replace((remedies.zorder if whole else remedies.optimize)(one, target), action=action)
     rewritten = figures["files" if whole else "mergeable_files"]
     return Slice(
         table=survey.target,
         partition=figures["partition"],
         where=survey.where[figures["partition"]],
         order_by=survey.order_by if action == "zorder" else None,
-        target_file_bytes=limits.target_file_bytes,
+        target_file_bytes=target,
         gain=gain,
         seconds=FIXED_S + FILE_S * rewritten + gain.bytes_to_rewrite / BYTES_PER_S,
-        why=_why(survey, figures, action, limits),
+        why=_why(survey, figures, action, deep=deep),
         append_only=survey.append_only,
         paths=survey.paths(figures["partition"]),
     )
 
 
-def _why(survey: Survey, figures: dict[str, Any], action: Action, limits: Limits) -> str:
-    files, size = figures["files"], readable(limits.target_file_bytes)
-    small = f"{figures['mergeable_files']:,} of {files:,} files are below {size}"
+def _why(survey: Survey, figures: Mapping[str, Any], action: Action, *, deep: bool) -> str:
+    files = figures["files"]
+    small = f"{figures['mergeable_files']:,} of {files:,} files are below {readable(survey.target_file_bytes)}"
     if survey.liquid:
         return f"{small}; a liquid table is clustered as a whole"
     if survey.order_by is None:
         return small
     if action == "optimize":
         return f"{small}, {readable(figures['bytes'])} in all; merging those is enough"
-    if (deep := figures["depth"] or 0) > limits.max_overlap_depth:
-        return f"up to {deep:,} of {files:,} files may hold one same {survey.order_by}; {small}"
+    if deep:
+        return f"up to {figures['depth']:,} of {files:,} files may hold one same {survey.order_by}; {small}"
     return f"{small}; ordered by {survey.order_by} at the same cost"
 
 

@@ -53,14 +53,16 @@ class Target:
 class Survey:
     """A table. live: rows of `files.live_files`; partitions: rows of `statistics.by_partition`.
 
-    clustering: the column whose ranges decide which files are skipped. where: the values of each partition by its
-    name, such as `organization_id=org-7`: an id may hold what separates the parts of a name.
+    clustering: the column whose ranges decide which files are skipped. target_file_bytes: files below it can be
+    merged. where: the values of each partition by its name, such as `organization_id=org-7`: an id may hold what
+    separates the parts of a name.
     """
 
     target: Target
     shape: Shape
     recent: Recent
     clustering: str | None
+    target_file_bytes: int
     live: pa.Table
     partitions: pa.Table
     where: Mapping[str, tuple[Value, ...]]
@@ -105,6 +107,7 @@ def survey(
     column that the platform declares, else the table's own, else the one it was last Z-ordered by.
     """
     limits = settings.health
+    target_file_bytes = target_file_bytes or limits.target_file_bytes
     opened = files.open_table(table.uri, table.name)
     what = files.shape(opened)
     lately = recent(table.uri, most=limits.history_commits, small_file_bytes=limits.small_file_bytes)
@@ -113,7 +116,7 @@ def survey(
     partitions = statistics.by_partition(
         live,
         small_file_bytes=limits.small_file_bytes,
-        target_file_bytes=target_file_bytes or limits.target_file_bytes,
+        target_file_bytes=target_file_bytes,
         clustered=column is not None,
     )
     names = ["partition", *(f"value.{name}" for name in what.partitioned_by)]
@@ -121,7 +124,7 @@ def survey(
         row["partition"]: tuple(Value(n, row[f"value.{n}"], what.kinds[n]) for n in what.partitioned_by)
         for row in live.select(names).group_by(names).aggregate([]).to_pylist()
     }
-    return Survey(table, what, lately, column, live, partitions, where)
+    return Survey(table, what, lately, column, target_file_bytes, live, partitions, where)
 
 
 def clustering_column(table: Target, what: Shape, lately: Recent, asked: str | None) -> str | None:

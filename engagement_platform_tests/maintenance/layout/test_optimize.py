@@ -16,7 +16,7 @@ from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.maintenance.layout.delta_log import recent
-from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, predicted_and_actual
+from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, last_rewrites, predicted_and_actual
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
 from engagement_platform.maintenance.layout.survey import Target, target
 from engagement_platform.settings import LayoutSettings
@@ -111,14 +111,16 @@ def test_prediction_and_outcome_of_a_table_outside_of_the_lake_are_told_too(lake
     assert row["predicted_gain"] == row["actual_gain"] == 11
 
 
-def test_of_many_outcomes_the_newest_are_told(lake: SeededLake) -> None:
-    lake.engagements("org-1", 1)
-    now = datetime.now(UTC)
-    for n in range(3):
-        row = {"table_name": "engagement/data", "partition": f"{n}", "started_ts": now + timedelta(seconds=n)}
-        append_foreign(lake.uri(LAYOUT_HISTORY), table_of([{**row, "ingestion_date": now.date()}], LAYOUT_HISTORY))
+def test_of_many_outcomes_the_newest_count(tmp_path: Path) -> None:
+    lake, now = SeededLake(tmp_path), datetime.now(UTC)
+    for n, (name, size) in enumerate((("a", 9), ("b", 9), ("a", 8))):
+        row: dict[str, object] = {"table_name": "engagement/data", "partition": name, "target_file_bytes": size}
+        row |= {"fingerprint": f"{n}", "started_ts": now + timedelta(seconds=n), "ingestion_date": now.date()}
+        append_foreign(lake.uri(LAYOUT_HISTORY), table_of([row], LAYOUT_HISTORY))
     told = predicted_and_actual(lake.settings, [lake.target()], most=2)["engagement/data"]
-    assert [row["partition"] for row in told] == ["2", "1"]
+    assert [row["partition"] for row in told] == ["a", "b"]
+    assert last_rewrites(lake.settings, "engagement/data", 8) == {"a": "2", "b": "1"}
+    assert last_rewrites(lake.settings, "engagement/data", 9) == {"b": "1"}, "the target grew"
 
 
 @pytest.mark.slow

@@ -14,16 +14,11 @@ from engagement_platform.lake.log import Value
 from engagement_platform.maintenance.layout import plan, statistics
 from engagement_platform.maintenance.layout.delta_log import Recent
 from engagement_platform.maintenance.layout.files import Shape
-from engagement_platform.maintenance.layout.history import Last
-from engagement_platform.maintenance.layout.plan import Limits, Slice, ordered, within
+from engagement_platform.maintenance.layout.plan import Slice, ordered, within
 from engagement_platform.maintenance.layout.survey import Survey, Target, fingerprint
+from engagement_platform.settings import HealthSettings, Settings
 
 MIB = 1024**2
-LIMITS = Limits(
-    target_file_bytes=128 * MIB,
-    max_overlap_depth=10,
-    max_rewrite_share=0.5,
-)
 TABLE = Target("engagement/data", "/lake/engagement/data")
 DAY = date(2024, 1, 1)
 
@@ -33,7 +28,7 @@ File = tuple[int, int, int]
 
 def surveyed(
     partitions: dict[str, list[File]],
-    target: int = LIMITS.target_file_bytes,
+    target: int = 128 * MIB,
     clustering: str | None = "engagement_date",
     *,
     append_only: bool = False,
@@ -56,11 +51,12 @@ def surveyed(
     where = {f"organization_id={name}": (Value("organization_id", name, "string"),) for name in partitions}
     properties = {"delta.appendOnly": "true"} if append_only else {}
     shape = Shape(7, ("organization_id",), properties, {}, {}, deletion_vectors=False)
-    return Survey(TABLE, shape, Recent(7, None, (), {}), clustering, live, summed, where)
+    return Survey(TABLE, shape, Recent(7, None, (), {}), clustering, target, live, summed, where)
 
 
-def chosen(survey: Survey, limits: Limits = LIMITS, last: dict[str, Last] | None = None) -> dict[str, Slice]:
-    return {one.partition.partition("=")[2]: one for one in plan.slices(survey, limits, last or {})}
+def chosen(survey: Survey, last: dict[str, str] | None = None, depth: int = 10) -> dict[str, Slice]:
+    settings = Settings(health=HealthSettings(max_overlap_depth=depth))
+    return {one.partition.partition("=")[2]: one for one in plan.slices(survey, settings, last or {})}
 
 
 def small(count: int) -> list[File]:
@@ -102,13 +98,9 @@ def test_a_table_without_an_order_is_merged() -> None:
 
 
 def test_a_partition_with_the_files_its_last_rewrite_left_is_left_alone() -> None:
-    survey = surveyed({"org": small(3)})
-    left = fingerprint(survey.paths("organization_id=org"))
-    key = "organization_id=org"
-    fewer = fingerprint(surveyed({"org": small(2)}).paths(key))
-    assert not chosen(survey, last={key: Last(left, LIMITS.target_file_bytes)})
-    assert chosen(survey, last={key: Last(fewer, LIMITS.target_file_bytes)}), "a file came"
-    assert chosen(survey, last={key: Last(left, LIMITS.target_file_bytes - 1)}), "the target grew"
+    survey, key = surveyed({"org": small(3)}), "organization_id=org"
+    assert not chosen(survey, {key: fingerprint(survey.paths(key))})
+    assert chosen(survey, {key: fingerprint(surveyed({"org": small(2)}).paths(key))}), "a file came"
 
 
 def test_what_saves_most_for_its_time_comes_first_and_equals_by_name() -> None:
@@ -139,8 +131,7 @@ def tables(draw: st.DrawFn) -> dict[str, list[File]]:
 
 @given(tables())
 def test_every_slice_saves_files_or_opens_and_pays_for_its_bytes(partitions: dict[str, list[File]]) -> None:
-    limits = replace(LIMITS, target_file_bytes=1_000, max_overlap_depth=3)
-    for name, one in chosen(surveyed(partitions, 1_000), limits).items():
+    for name, one in chosen(surveyed(partitions, 1_000), depth=3).items():
         files = partitions[name]
         mergeable = [f for f in files if f[0] < 1_000]
         assert len(mergeable) >= 2 or depth(files) > 3
