@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 
 import pyarrow as pa
@@ -158,103 +159,92 @@ def plan(settings: Settings, table: str, wanted: LayoutScheme) -> Plan:
 
 
 def migrate(settings: Settings, table: str, wanted: LayoutScheme, callbacks: Callbacks | None = None) -> Migrated:
-    """Give the Data Table another layout. Raises what `Migration.run` raises."""
+    """Give the Data Table another layout. Raises what `run` raises."""
     stores = open_stores(settings)
     with spark_session(settings, MIGRATE) as spark:
-        return Migration(Lake(spark, settings), stores, callbacks or Callbacks()).run(table, wanted)
+        return run(Lake(spark, settings), stores, table, wanted, callbacks or Callbacks())
 
 
-@dataclass(frozen=True)
-class Migration:
-    """What a migration is made with. callbacks: `observe` is called at: leased, relaid, verified."""
+def run(lake: Lake, stores: Stores, table: str, wanted: LayoutScheme, callbacks: Callbacks) -> Migrated:
+    """Migrate, or, where that was done before, compare the two versions once more.
 
-    lake: Lake
-    stores: Stores
-    callbacks: Callbacks = field(default_factory=Callbacks)
-
-    def run(self, table: str, wanted: LayoutScheme) -> Migrated:
-        """Migrate, or, where that was done before, compare the two versions once more.
-
-        Raises NotMigratable, LeaseUnavailable, OthersBatchUnfinished, WrittenMeanwhile, MigrationDiffers.
-        """
-        settings, began, data = self.lake.settings, time.monotonic(), data_table(wanted)
+    callbacks: `observe` is called at: leased, relaid, verified. Raises NotMigratable, LeaseUnavailable,
+    OthersBatchUnfinished, WrittenMeanwhile, MigrationDiffers.
+    """
+    settings, began, data = lake.settings, time.monotonic(), data_table(wanted)
+    planned = plan(settings, table, wanted)
+    if not planned.agreed:
+        raise NotMigratable(
+            table,
+            f"layout.scheme is {settings.layout.scheme}, and jobs would refuse the table afterwards. Set "
+            f"ENGAGEMENT_PLATFORM_LAYOUT__SCHEME={wanted} (or layout.scheme in platform.toml) for every process "
+            "first; until the table is migrated, new runs stop without having written anything",
+        )
+    with _alone(settings, stores, table, callbacks) as leases:
+        # Planned anew: the table may have been written or migrated while this waited.
         planned = plan(settings, table, wanted)
-        if not planned.agreed:
-            raise NotMigratable(
-                table,
-                f"layout.scheme is {settings.layout.scheme}, and jobs would refuse the table afterwards. Set "
-                f"ENGAGEMENT_PLATFORM_LAYOUT__SCHEME={wanted} (or layout.scheme in platform.toml) for every process "
-                "first; until the table is migrated, new runs stop without having written anything",
-            )
-        with self._alone(table) as leases:
-            # Planned anew: the table may have been written or migrated while this waited.
-            planned = plan(settings, table, wanted)
-            self.callbacks.observe("leased")
+        callbacks.observe("leased")
 
-            def guard() -> None:
-                for lease in leases:
-                    lease.check()
-                driver_lease.check(self.lake.root)
+        def guard() -> None:
+            for lease in leases:
+                lease.check()
+            driver_lease.check(lake.root)
 
-            if relaying := planned.now != wanted:
-                # As folders of a partitioned table, ids of any kind: a clustered one takes them all.
-                self.lake.accept_folders("organization_id", organizations(self.lake, data), data)
-                # The table's lease is the last of them.
-                relay(self.lake, wanted, planned.tasks, replace(lease_transaction(leases[-1].fence), guard=guard))
-                if scheme_of(self.lake.uri(data)) != wanted:
-                    raise WrittenMeanwhile(table, "a later holder of the table's lease has written to it")
-                self.callbacks.observe("relaid")
-            versions, found = self._compared(wanted, guard, again=not relaying)
-            self.callbacks.observe("verified")
-            if wanted == "liquid":
-                cluster(self.lake, data, guard)
-            files = log.open_log(self.lake.uri(data))
-            assert files is not None, f"{table} is gone"
-            rows, checksum = (found.rows, found.total) if found else (None, None)
-            return Migrated(planned, versions, rows, checksum, len(files.file_uris()), time.monotonic() - began)
+        if relaying := planned.now != wanted:
+            # As folders of a partitioned table, ids of any kind: a clustered one takes them all.
+            lake.accept_folders("organization_id", organizations(lake, data), data)
+            # The table's lease is the last of them.
+            relay(lake, wanted, planned.tasks, replace(lease_transaction(leases[-1].fence), guard=guard))
+            if scheme_of(lake.uri(data)) != wanted:
+                raise WrittenMeanwhile(table, "a later holder of the table's lease has written to it")
+            callbacks.observe("relaid")
+        versions, found = _compared(lake, wanted, guard, again=not relaying)
+        callbacks.observe("verified")
+        if wanted == "liquid":
+            cluster(lake, data, guard)
+        files = log.open_log(lake.uri(data))
+        assert files is not None, f"{table} is gone"
+        rows, checksum = (found.rows, found.total) if found else (None, None)
+        return Migrated(planned, versions, rows, checksum, len(files.file_uris()), time.monotonic() - began)
 
-    def _compared(
-        self, wanted: LayoutScheme, guard: Callable[[], None], *, again: bool
-    ) -> tuple[tuple[int, int] | None, Checksum | None]:
-        """Compare the rows before and after the commit that gave the table its layout. Raises MigrationDiffers.
 
-        again: the commit is not of this run; when its versions are gone meanwhile, there is nothing to compare.
-        """
-        data = data_table(wanted)
-        relaid = last_relaid(self.lake.uri(data))
-        if relaid is None or relaid[1] != wanted:
-            return None, None
-        versions = (relaid[0] - 1, relaid[0])
-        if again and not all(whole(self.lake, data, version) for version in versions):
-            return versions, None
-        before, made = checksums(self.lake, [(data, version) for version in versions])
-        if before == made:
-            return versions, made
-        after = f"`engagement-platform restore` takes it back, or read version {versions[0]} as long as it is kept."
-        if self.lake.version(data) == versions[1]:
-            rolled_back(self.lake, data, versions[0], guard)
-            after = f"The table was taken back to version {versions[0]}."
-        raise MigrationDiffers(data.name, versions, (before, made), after)
+def _compared(
+    lake: Lake, wanted: LayoutScheme, guard: Callable[[], None], *, again: bool
+) -> tuple[tuple[int, int] | None, Checksum | None]:
+    """Compare the rows before and after the commit that gave the table its layout. Raises MigrationDiffers.
 
-    @contextmanager
-    def _alone(self, table: str) -> Iterator[Sequence[Lease]]:
-        """Hold the leases of the jobs that write the table, and its own; none of them is in the middle of a batch.
+    again: the commit is not of this run; when its versions are gone meanwhile, there is nothing to compare.
+    """
+    data = data_table(wanted)
+    relaid = last_relaid(lake.uri(data))
+    if relaid is None or relaid[1] != wanted:
+        return None, None
+    versions = (relaid[0] - 1, relaid[0])
+    if again and not all(whole(lake, data, version) for version in versions):
+        return versions, None
+    before, made = checksums(lake, [(data, version) for version in versions])
+    if before == made:
+        return versions, made
+    after = f"`engagement-platform restore` takes it back, or read version {versions[0]} as long as it is kept."
+    if lake.version(data) == versions[1]:
+        rolled_back(lake, data, versions[0], guard)
+        after = f"The table was taken back to version {versions[0]}."
+    raise MigrationDiffers(data.name, versions, (before, made), after)
 
-        A drain holds its job's lease from its first batch to its last, and has the layout of its start in mind.
-        In one order, and the table's last: those who hold one job and want tables never wait in a circle.
-        """
-        with ExitStack() as held:
-            leases = [
-                held.enter_context(
-                    self.stores.leases.acquire(
-                        name,
-                        purpose=MIGRATE,
-                        wait=self.lake.settings.stores.lease_wait,
-                        on_wait=lambda holder, name=name: self.callbacks.on_wait(name, holder),  # type: ignore[misc]
-                    )
-                )
-                for name in [*(f"job/{job}" for job in sorted(WRITERS)), f"table/{table}"]
-            ]
-            if others := blocking_batches("", {table}, self.stores.checkpoints.unfinished()):
-                raise OthersBatchUnfinished(MIGRATE, {table}, others)
-            yield leases
+
+@contextmanager
+def _alone(settings: Settings, stores: Stores, table: str, callbacks: Callbacks) -> Iterator[Sequence[Lease]]:
+    """Hold the leases of the jobs that write the table, and its own; none of them is in the middle of a batch.
+
+    A drain holds its job's lease from its first batch to its last, and has the layout of its start in mind.
+    In one order, and the table's last: those who hold one job and want tables never wait in a circle.
+    """
+    leases = []
+    with ExitStack() as held:
+        for name in [*(f"job/{job}" for job in sorted(WRITERS)), f"table/{table}"]:
+            on_wait, wait = partial(callbacks.on_wait, name), settings.stores.lease_wait
+            taken = stores.leases.acquire(name, purpose=MIGRATE, wait=wait, on_wait=on_wait)
+            leases.append(held.enter_context(taken))
+        if others := blocking_batches("", {table}, stores.checkpoints.unfinished()):
+            raise OthersBatchUnfinished(MIGRATE, {table}, others)
+        yield leases

@@ -31,7 +31,7 @@ from engagement_platform.lake.contract import ContractBroken
 from engagement_platform.lake.engagement import MAPPING, data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.repartition import last_relaid, scheme_of
-from engagement_platform.maintenance.layout.migrate import Migrated, Migration, MigrationDiffers, NotMigratable, plan
+from engagement_platform.maintenance.layout.migrate import Migrated, MigrationDiffers, NotMigratable, plan, run
 from engagement_platform.maintenance.rollback import plan as rollback
 from engagement_platform.maintenance.rollback.groups import RestoreRefused
 from engagement_platform.settings import LayoutScheme, LayoutSettings, Settings, StoreSettings
@@ -83,11 +83,9 @@ class Home:
         found: list[dict[str, object]] = pa.table(DeltaTable(self.uri).get_add_actions(flatten=True)).to_pylist()
         return found
 
-    def migration(
-        self, spark: SparkSession | None, scheme: LayoutScheme, callbacks: Callbacks | None = None
-    ) -> Migration:
+    def migrate(self, spark: SparkSession | None, scheme: LayoutScheme, callbacks: Callbacks | None = None) -> Migrated:
         lake = Lake(spark or no_spark_at_all(), self.settings(scheme))
-        return Migration(lake, self.seeded.stores, callbacks or Callbacks())
+        return run(lake, self.seeded.stores, DATA, scheme, callbacks or Callbacks())
 
 
 def no_spark_at_all() -> SparkSession:
@@ -136,16 +134,15 @@ def test_by_organization_the_same_rows_lie_in_few_files_with_days_that_do_not_ov
 ) -> None:
     files = len(home.files())
     planned_now = plan(home.settings("organization"), DATA, "organization")
-    crashed = home.migration(spark, "organization", crash_at("leased"))
     with pytest.raises(Crash):
-        crashed.run(DATA, "organization")
+        home.migrate(spark, "organization", crash_at("leased"))
     assert (scheme_of(home.uri), home.rows()) == ("organization_date", home.before)
     # The rows are written and not compared yet: the next run does that.
     with pytest.raises(Crash):
-        home.migration(spark, "organization", crash_at("relaid")).run(DATA, "organization")
+        home.migrate(spark, "organization", crash_at("relaid"))
     assert (scheme_of(home.uri), home.rows()) == ("organization", home.before)
     version = log.version(home.uri)
-    done = home.migration(spark, "organization").run(DATA, "organization")
+    done = home.migrate(spark, "organization")
     assert log.version(home.uri) == version, "what was done was done again"
     assert_migrated(home, done, "organization")
     assert done.versions == (planned_now.version, planned_now.version + 1)
@@ -156,7 +153,7 @@ def test_by_organization_the_same_rows_lie_in_few_files_with_days_that_do_not_ov
     removed = [a["remove"] for a in log.entry(home.uri, done.versions[1]) or [] if "remove" in a]
     assert len(removed) == files, "one commit takes all files of the old layout"
     # A batch that is replayed is still known, and new ones land.
-    lake, data = home.migration(spark, "organization").lake, data_table("organization")
+    lake, data = Lake(spark, home.settings("organization")), data_table("organization")
     lake.ensure(data)
     again = lake.frame(engagement_rows("org-1", 9, 2))
     lake.append(again, data, Transaction("ingest@1.t/data/insert", 2), rows=2)
@@ -183,8 +180,8 @@ def test_every_layout_can_become_every_other(spark: SparkSession, tmp_path: Path
     for scheme in way:
         if scheme == "liquid":
             with pytest.raises(Crash):
-                home.migration(spark, scheme, crash_at("verified")).run(DATA, scheme)
-        done = home.migration(spark, scheme).run(DATA, scheme)
+                home.migrate(spark, scheme, crash_at("verified"))
+        done = home.migrate(spark, scheme)
         assert_migrated(home, done, scheme)
         detail = spark.sql(f"DESCRIBE DETAIL delta.`{home.uri}`").collect()[0]
         assert list(detail["clusteringColumns"] or ()) == list(data_table(scheme).liquid_by)
@@ -207,16 +204,18 @@ def test_a_table_that_holds_something_else_afterwards_is_taken_back(spark: Spark
     writer.partitionBy("organization_id").save(home.uri)
     assert last_relaid(home.uri) is not None
     with pytest.raises(MigrationDiffers, match=rf"5 with .* instead of 24 .* taken back to version {before}"):
-        home.migration(spark, "organization").run(DATA, "organization")
+        home.migrate(spark, "organization")
     assert (scheme_of(home.uri), home.rows()) == ("organization_date", home.before)
 
 
 def test_who_does_not_agree_or_is_at_work_comes_first(home: Home) -> None:
-    def refused(error: type[Exception], said: str, wanted: LayoutScheme = "organization") -> None:
+    def refused(error: type[Exception], said: str) -> None:
         with pytest.raises(error, match=said):
-            home.migration(None, wanted).run(DATA, "organization")
+            home.migrate(None, "organization")
 
-    refused(NotMigratable, "LAYOUT__SCHEME=organization ", "organization_date")
+    disagreeing = Lake(no_spark_at_all(), home.settings("organization_date"))
+    with pytest.raises(NotMigratable, match="LAYOUT__SCHEME=organization "):
+        run(disagreeing, home.seeded.stores, DATA, "organization", Callbacks())
     with home.seeded.stores.leases.acquire("job/apply-mutations", purpose="drain"):
         refused(LeaseUnavailable, "holds job/apply-mutations")
     with leased(home.seeded.stores, DATA, "optimize"):
@@ -306,7 +305,7 @@ def test_a_migration_that_slept_between_its_check_and_its_write_changes_nothing(
             assert os.WIFSTOPPED(status), "it never came to its write"
             with writing(home.seeded.stores.leases.engine, "test") as connection:
                 connection.execute(LEASE.update().values(expires_ts=datetime(2020, 1, 1, tzinfo=UTC)))
-            assert_migrated(home, home.migration(spark, "organization").run(DATA, "organization"), "organization")
+            assert_migrated(home, home.migrate(spark, "organization"), "organization")
             home.append(engagement_rows("org-1", 90, 3), 3)
             rows, version = home.rows(), log.version(home.uri)
             assert len(rows) == len(home.before) + 3
@@ -327,5 +326,5 @@ def test_a_migration_that_is_killed_is_begun_anew_or_found_done(
         assert (scheme_of(home.uri), home.rows()) == ("organization_date", home.before), point
     killed("relaid")
     assert (scheme_of(home.uri), home.rows()) == ("organization", home.before)
-    done = home.migration(spark, "organization").run(DATA, "organization")
+    done = home.migrate(spark, "organization")
     assert_migrated(home, done, "organization")
