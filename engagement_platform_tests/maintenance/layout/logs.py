@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+import pyarrow as pa
 
 DAY_MS = 86_400_000
 SOME_MS = 1_700_000_000_000
@@ -102,3 +105,30 @@ def files(count: int, size: int, organization: str = "org-0", **more: Any) -> li
     """Several files of one organization."""
     values = {"organization_id": organization}
     return [add(f"part-{organization}-{i:05}", size, partition=values, **more) for i in range(count)]
+
+
+FIRST = date(2024, 1, 1)
+
+LIVE = pa.schema(
+    {
+        "path": pa.string(),
+        "partition": pa.string(),
+        "bytes": pa.int64(),
+        "rows": pa.int64(),
+        "codec": pa.string(),
+        "low": pa.date32(),
+        "high": pa.date32(),
+        "known": pa.bool_(),
+    }
+)
+"""Columns of `files.live_files` for a table that is clustered by a day."""
+
+
+def live(sizes: Iterable[tuple[str, int, tuple[int, int] | None]]) -> pa.Table:
+    """Live files by partition, bytes, first and last day, counted from FIRST; None: without bounds."""
+    rows = []
+    for number, (partition, size, days) in enumerate(sizes):
+        low, high = (FIRST + timedelta(days=day) for day in days) if days else (None, None)
+        name = {"path": f"{partition}-{number:05}", "partition": partition, "codec": "snappy"}
+        rows.append({**name, "bytes": size, "rows": 1, "low": low, "high": high, "known": days is not None})
+    return pa.Table.from_pylist(rows, LIVE)

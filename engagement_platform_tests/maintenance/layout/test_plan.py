@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import date, timedelta
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,10 +15,10 @@ from engagement_platform.maintenance.layout.files import Shape
 from engagement_platform.maintenance.layout.plan import Slice, ordered, within
 from engagement_platform.maintenance.layout.survey import Survey, Target, fingerprint
 from engagement_platform.settings import HealthSettings, Settings
+from engagement_platform_tests.maintenance.layout import logs
 
 MIB = 1024**2
 TABLE = Target("engagement/data", "/lake/engagement/data")
-DAY = date(2024, 1, 1)
 
 File = tuple[int, int, int]
 """Bytes, first and last day."""
@@ -34,18 +32,8 @@ def surveyed(
     append_only: bool = False,
 ) -> Survey:
     """A table with these files, one partition for each organization."""
-    rows = [(f"organization_id={name}", i, *file) for name, files in partitions.items() for i, file in enumerate(files)]
-    live = pa.table(
-        {
-            "path": pa.array([f"{row[0].partition('=')[2]}-{row[1]:05}" for row in rows], pa.string()),
-            "partition": pa.array([row[0] for row in rows], pa.string()),
-            "bytes": pa.array([row[2] for row in rows], pa.int64()),
-            "rows": pa.array([1 for _ in rows], pa.int64()),
-            "codec": pa.array(["snappy" for _ in rows], pa.string()),
-            "low": pa.array([DAY + timedelta(days=row[3]) for row in rows], pa.date32()),
-            "high": pa.array([DAY + timedelta(days=row[4]) for row in rows], pa.date32()),
-            "known": pa.array([True for _ in rows], pa.bool_()),
-        }
+    live = logs.live(
+        (f"organization_id={name}", size, (first, last)) for name, of in partitions.items() for size, first, last in of
     )
     summed = statistics.by_partition(live, small_file_bytes=1, target_file_bytes=target, clustered=True)
     where = {f"organization_id={name}": (Value("organization_id", name, "string"),) for name in partitions}

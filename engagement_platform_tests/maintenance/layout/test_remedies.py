@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 import random
-from datetime import date, timedelta
 
 import pyarrow as pa
 import pytest
@@ -11,29 +10,16 @@ from hypothesis import strategies as st
 
 from engagement_platform.maintenance.layout.remedies import opened_now, optimize, zorder
 from engagement_platform.maintenance.layout.statistics import by_partition
+from engagement_platform_tests.maintenance.layout import logs
 
 TARGET = 100
-START = date(2024, 1, 1)
 QUICK = settings(deadline=None)
 FILES = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 250)), min_size=1, max_size=20)
 
 
 def summed(files: list[tuple[str, int]], days: list[tuple[int, int] | None] | None = None) -> pa.Table:
     """The partition rows of files with these sizes, and ranges in days."""
-    ranges = days or [(0, 70)] * len(files)
-    low = [START + timedelta(days=d[0]) if d else None for d in ranges]
-    high = [START + timedelta(days=d[1]) if d else None for d in ranges]
-    table = pa.table(
-        {
-            "partition": [p for p, _ in files],
-            "bytes": pa.array([size for _, size in files], pa.int64()),
-            "rows": pa.nulls(len(files), pa.int64()),
-            "codec": ["snappy"] * len(files),
-            "low": pa.array(low, pa.date32()),
-            "high": pa.array(high, pa.date32()),
-            "known": pa.array([d is not None for d in ranges], pa.bool_()),
-        }
-    )
+    table = logs.live((*file, span) for file, span in zip(files, days or [(0, 70)] * len(files), strict=True))
     return by_partition(table, small_file_bytes=10, target_file_bytes=TARGET, clustered=True)
 
 
