@@ -18,7 +18,7 @@ from engagement_platform.lake.restore import RESTORE
 from engagement_platform.maintenance.layout.delta_log import recent
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, last_rewrites, predicted_and_actual
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
-from engagement_platform.maintenance.layout.survey import Target, target
+from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests import plant
 from engagement_platform_tests.maintenance.layout.seeded import (
@@ -37,9 +37,7 @@ def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
     return SeededLake(tmp_path, spark=spark)
 
 
-def test_the_same_rows_lie_in_a_tenth_of_the_files_afterwards(
-    lake: SeededLake,
-) -> None:
+def test_the_same_rows_lie_in_a_tenth_of_the_files_afterwards(lake: SeededLake) -> None:
     lake.engagements("org-1", 30)
     lake.engagements("org-2", 1)
     before, version = lake.rows(), DeltaTable(lake.uri()).version()
@@ -84,31 +82,39 @@ def test_only_the_organization_that_was_asked_for_is_planned(lake: SeededLake) -
     lake.engagements("org-1", 12)
     lake.engagements("org-2", 12)
     lake.notifications("org-2", 12)
+    plant.create(lake.uri(RESTORE), RESTORE)
     chosen = planned(lake.settings, Asked(organizations=("org-2",))).chosen
     assert sorted((one.table.name, one.partition) for one in chosen) == [
         ("engagement/data", "organization_id=org-2"),
         ("engagement/notification", "organization_id=org-2/ingestion_date=2024-01-01"),
     ]
+    with pytest.raises(NotByOrganization, match="layout/restore is not partitioned"):
+        planned(lake.settings, Asked("layout/restore", ("org-1",)))
 
 
-def test_an_append_only_table_is_merged_and_a_reader_of_the_version_before_sees_what_it_saw(lake: SeededLake) -> None:
-    lake.notifications("org-1", 12)
+def test_an_append_only_table_is_merged_and_a_reader_of_the_version_before_sees_what_it_saw(
+    lake: SeededLake, spark: SparkSession
+) -> None:
+    """And a stream from it sees no row twice."""
+    out = f"{lake.home}/out"
+
+    def follow() -> int:
+        stream = Lake(spark, lake.settings).stream(NOTIFICATION).writeStream.format("parquet")
+        query = stream.option("checkpointLocation", f"{lake.home}/checkpoint").trigger(availableNow=True).start(out)
+        assert query.awaitTermination(120), "the stream did not end within 120 s"
+        return spark.read.parquet(out).count()
+
+    lake.notifications("org-1", 6)
+    assert follow() == 12
+    lake.notifications("org-1", 6)
     pinned, version = lake.rows(NOTIFICATION), DeltaTable(lake.uri(NOTIFICATION)).version()
     [done] = lake.optimize()
     assert isinstance(done, Done)
     assert (done.slice.action, lake.files("org-1", NOTIFICATION)) == ("optimize", 1)
     assert lake.rows(NOTIFICATION, version) == lake.rows(NOTIFICATION) == pinned
-
-
-def test_prediction_and_outcome_of_a_table_outside_of_the_lake_are_told_too(lake: SeededLake, tmp_path: Path) -> None:
-    uri = str(tmp_path / "of somebody else")
-    for i in range(12):
-        append_foreign(uri, pa.table({"x": [i]}))
-    [done] = lake.optimize(Asked(uri))
-    assert isinstance(done, Done)
-    [(name, [row])] = predicted_and_actual(lake.settings, [target(lake.settings, uri)]).items()
-    assert (name, row["files_before"], row["files_after"]) == (uri, 12, 1)
-    assert row["predicted_gain"] == row["actual_gain"] == 11
+    lake.notifications("org-1", 1)
+    assert follow() == 26
+    assert spark.read.parquet(out).select("notification_id").distinct().count() == 26
 
 
 def test_of_many_outcomes_the_newest_count(tmp_path: Path) -> None:
@@ -170,39 +176,3 @@ def test_organizations_of_any_name_are_rewritten_and_a_liquid_table_as_a_whole(
     assert lake.rows() == before
     for _, actions in lake.commits(after=version):
         assert all(not action["add"]["dataChange"] for action in actions if "add" in action)
-
-
-def test_a_stream_from_a_table_sees_no_row_twice(tmp_path: Path, spark: SparkSession) -> None:
-    lake = SeededLake(tmp_path, spark=spark)
-    out = f"{tmp_path}/out"
-
-    def follow() -> int:
-        stream = Lake(spark, lake.settings).stream(NOTIFICATION).writeStream.format("parquet")
-        query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").trigger(availableNow=True).start(out)
-        assert query.awaitTermination(120), "the stream did not end within 120 s"
-        return spark.read.parquet(out).count()
-
-    lake.notifications("org-1", 6)
-    assert follow() == 12
-    lake.notifications("org-1", 6)
-    [done] = lake.optimize()
-    assert isinstance(done, Done)
-    lake.notifications("org-1", 1)
-    assert follow() == 26
-    assert spark.read.parquet(out).select("notification_id").distinct().count() == 26
-
-
-def test_no_time_at_all_still_plans_the_best_slice(lake: SeededLake) -> None:
-    for name in ("org-1", "org-2", "org-3"):
-        lake.engagements(name, 12 if name != "org-2" else 40)
-    plan = planned(lake.settings, Asked(budget=timedelta(0)))
-    assert [one.partition for one in plan.chosen] == ["organization_id=org-2"]
-    assert sorted(one.slice.partition for one in plan.left) == ["organization_id=org-1", "organization_id=org-3"]
-    assert all("does not fit" in one.why for one in plan.left)
-
-
-def test_an_organization_of_a_table_without_organizations_is_refused(lake: SeededLake) -> None:
-    plant.create(lake.uri(RESTORE), RESTORE)
-    with pytest.raises(NotByOrganization, match="layout/restore is not partitioned"):
-        planned(lake.settings, Asked("layout/restore", ("org-1",)))
-    assert planned(lake.settings, Asked(organizations=("org-1",))).chosen == ()
