@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 from deltalake import DeltaTable
@@ -30,25 +29,17 @@ class Meddler:
         self.commits = 0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._meddle)
+        self._thread.start()
 
     def _meddle(self) -> None:
         while not self._stopped.wait(0.05):
             DeltaTable(self.uri).update({"version": "version + 1"}, predicate=f"engagement_id = '{ROW}'")
             self.commits += 1
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self._stopped.set()
         self._thread.join(60)
         assert not self._thread.is_alive(), "a commit of a small file took more than 60 s"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 @pytest.fixture
@@ -80,8 +71,8 @@ def after(calls: int, act: Callable[[], None]) -> Callable[[float], None]:
 
 def test_a_slice_is_tried_again_until_nobody_took_its_files_away(lake: SeededLake) -> None:
     before = versions(lake)
-    with Meddler(lake.uri()) as meddler:
-        [done] = lake.optimize(sleep=after(ATTEMPTS - 1, meddler.stop))
+    with closing(Meddler(lake.uri())) as meddler:
+        [done] = lake.optimize(sleep=after(ATTEMPTS - 1, meddler.close))
     assert isinstance(done, Done)
     assert (done.attempts, lake.files()) == (ATTEMPTS, 1)
     assert versions(lake) == {**before, ROW: before[ROW] + meddler.commits}, "of neither a commit was lost"
@@ -89,7 +80,7 @@ def test_a_slice_is_tried_again_until_nobody_took_its_files_away(lake: SeededLak
 
 def test_what_somebody_never_ceases_to_change_is_left_and_the_next_run_does_it(lake: SeededLake) -> None:
     before = versions(lake)
-    with Meddler(lake.uri()) as meddler:
+    with closing(Meddler(lake.uri())) as meddler:
         [left] = lake.optimize()
     assert isinstance(left, Left)
     assert left.why.startswith(f"tried {ATTEMPTS} times: Files of engagement/data in organization_id=org-1 changed")

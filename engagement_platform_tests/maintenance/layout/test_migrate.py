@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -268,22 +269,16 @@ def test_a_dry_run_says_what_it_would_take_and_what_to_set_first(home: Home, mon
     assert refused.exit_code == 2
 
 
-@pytest.fixture
-def killed(home: Home) -> Callable[[str], None]:
-    """Migrates to `organization` in another process that kills itself."""
-
-    def kill(point: str) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "engagement_platform_tests.maintenance.layout.killed_migration",
-            "organization",
-            point,
-        ]
-        done = subprocess.run(command, env=home.environment, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == -signal.SIGKILL, f"never reached {point}: {done.stdout}\n{done.stderr}"
-
-    return kill
+@contextmanager
+def ending_at(home: Home, point: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that migrates to `organization` and ends itself at a point; not there any more afterwards."""
+    module = "engagement_platform_tests.maintenance.layout.killed_migration"
+    command = [sys.executable, "-m", module, "organization", point]
+    with subprocess.Popen(command, env=home.environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.crash
@@ -292,35 +287,28 @@ def test_a_migration_that_slept_between_its_check_and_its_write_changes_nothing(
     spark: SparkSession, home: Home
 ) -> None:
     """Its successor has migrated meanwhile, and rows have come since."""
-    command = [
-        sys.executable,
-        "-m",
-        "engagement_platform_tests.maintenance.layout.killed_migration",
-        "organization",
-        "checked",
-    ]
-    with subprocess.Popen(command, env=home.environment, stderr=subprocess.PIPE, text=True) as sleeper:
-        try:
-            _, status = os.waitpid(sleeper.pid, os.WUNTRACED)
-            assert os.WIFSTOPPED(status), "it never came to its write"
-            with writing(home.seeded.stores.leases.engine, "test") as connection:
-                connection.execute(LEASE.update().values(expires_ts=datetime(2020, 1, 1, tzinfo=UTC)))
-            assert_migrated(home, home.migrate(spark, "organization"), "organization")
-            home.append(engagement_rows("org-1", 90, 3), 3)
-            rows, version = home.rows(), log.version(home.uri)
-            assert len(rows) == len(home.before) + 3
-            os.kill(sleeper.pid, signal.SIGCONT)
-            sleeper.communicate(timeout=300)
-        finally:
-            sleeper.kill()
+    with ending_at(home, "checked") as sleeper:
+        _, status = os.waitpid(sleeper.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), "it never came to its write"
+        with writing(home.seeded.stores.leases.engine, "test") as connection:
+            connection.execute(LEASE.update().values(expires_ts=datetime(2020, 1, 1, tzinfo=UTC)))
+        assert_migrated(home, home.migrate(spark, "organization"), "organization")
+        home.append(engagement_rows("org-1", 90, 3), 3)
+        rows, version = home.rows(), log.version(home.uri)
+        assert len(rows) == len(home.before) + 3
+        os.kill(sleeper.pid, signal.SIGCONT)
+        sleeper.communicate(timeout=300)
     assert (home.rows(), log.version(home.uri)) == (rows, version)
 
 
 @pytest.mark.crash
 @pytest.mark.slow
-def test_a_migration_that_is_killed_is_begun_anew_or_found_done(
-    spark: SparkSession, home: Home, killed: Callable[[str], None]
-) -> None:
+def test_a_migration_that_is_killed_is_begun_anew_or_found_done(spark: SparkSession, home: Home) -> None:
+    def killed(point: str) -> None:
+        with ending_at(home, point) as migration:
+            _, errors = migration.communicate(timeout=300)
+            assert migration.returncode == -signal.SIGKILL, f"never reached {point}: {errors}"
+
     for point in ("leased", "writing"):
         killed(point)
         assert (scheme_of(home.uri), home.rows()) == ("organization_date", home.before), point
