@@ -54,7 +54,9 @@ def named(remedy: str) -> list[str]:
     return shlex.split(found[1])
 
 
-def test_the_command_that_a_remedy_names_mends_it_and_the_outcome_is_told(lake: SeededLake) -> None:
+def test_the_command_that_a_remedy_names_mends_it_and_the_outcome_is_told(
+    lake: SeededLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.engagements("org-1", SMALL)
     before = examined("engagement/data")
     assert before["tables"][0]["predicted_and_actual"] == []
@@ -73,6 +75,15 @@ def test_the_command_that_a_remedy_names_mends_it_and_the_outcome_is_told(lake: 
     assert (gain["files_after"], gain["bytes_to_rewrite"]) == (1, outcome["bytes_rewritten"])
     assert outcome["partition"] == "organization_id=org-1"
     assert datetime.fromisoformat(outcome["started_ts"]).tzinfo == UTC
+
+    DeltaTable(lake.uri()).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
+    for setting in ("MAINTENANCE__ROLLBACK_WINDOW", "MUTATION__MAX_LATENESS"):
+        monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{setting}", "PT0S")
+    words, rows = named(remedies(examined("engagement/data"))["vacuum_due"]), lake.rows()
+    assert words == ["vacuum", "engagement/data"]
+    assert call(*words).stdout.startswith(f"engagement/data: {SMALL} files of ")
+    assert lake.rows() == rows
+    assert "vacuum_due" not in remedies(examined("engagement/data"))
 
 
 def test_the_report_has_predicted_and_actual_side_by_side_for_what_was_mended(lake: SeededLake) -> None:
@@ -141,19 +152,3 @@ def test_a_history_that_cannot_be_read_keeps_nobody_from_being_examined(lake: Se
     assert examined("engagement/data")["tables"][0]["predicted_and_actual"] == []
     everything = call("doctor", "--json")
     assert (everything.exit_code, "layout/history" in everything.stderr) == (1, True)
-
-
-def test_removed_files_that_are_due_go_by_the_command_that_is_named(
-    lake: SeededLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake.engagements("org-1", 12)
-    lake.optimize()
-    DeltaTable(lake.uri()).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 hours"})
-    for setting in ("MAINTENANCE__ROLLBACK_WINDOW", "MUTATION__MAX_LATENESS"):
-        monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{setting}", "PT0S")
-    words = named(remedies(examined("engagement/data"))["vacuum_due"])
-    assert words == ["vacuum", "engagement/data"]
-    before = lake.rows()
-    assert call(*words).stdout.startswith("engagement/data: 12 files of ")
-    assert lake.rows() == before
-    assert "vacuum_due" not in remedies(examined("engagement/data"))

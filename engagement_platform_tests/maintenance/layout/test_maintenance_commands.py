@@ -44,7 +44,7 @@ def test_a_dry_run_prints_the_plan_and_changes_nothing(lake: SeededLake) -> None
     assert (len(none["slices"]), len(none["left"])) == (1, 1)  # type: ignore[arg-type]
 
 
-def test_what_was_done_is_told_slice_by_slice_or_as_json(lake: SeededLake) -> None:
+def test_optimize_and_vacuum_say_what_they_do_and_vacuum_refuses_to_remove_too_much(lake: SeededLake) -> None:
     [done] = lines(call("optimize", "--organization", "org-1", "--json"))
     assert (done["partition"], done["files_before"], done["files_after"]) == ("organization_id=org-1", 12, 1)
     assert (lake.files("org-1"), lake.files("org-2")) == (1, 20)
@@ -55,6 +55,15 @@ def test_what_was_done_is_told_slice_by_slice_or_as_json(lake: SeededLake) -> No
     assert lake.files() == 2
     again = call("optimize", "engagement/data")
     assert (again.exit_code, again.stdout) == (0, "Nothing to mend.\n")
+
+    [would] = lines(call("vacuum", "engagement/data", "--dry-run", "--json"))
+    assert (would["files"], would["kept_hours"], would["dry_run"]) == (0, 168, True)
+    refused = call("vacuum", "engagement/data", "--hours", "1")
+    assert isinstance(refused.exception, RetentionTooShort)
+    everything = call("vacuum", "--dry-run")
+    assert everything.exit_code == 0
+    assert "engagement/data: 0 files of 0 bytes would go; kept 168 h" in everything.stdout
+    assert "layout/history: 0 files" in everything.stdout
 
 
 def test_tables_that_cannot_be_read_or_rewritten_are_named_and_keep_the_others_from_nothing(lake: SeededLake) -> None:
@@ -68,15 +77,3 @@ def test_tables_that_cannot_be_read_or_rewritten_are_named_and_keep_the_others_f
         "organization_id=org-1": True,
         "organization_id=org-2": False,
     }
-
-
-def test_vacuum_says_what_it_would_remove_and_refuses_to_remove_too_much(lake: SeededLake) -> None:
-    call("optimize", "engagement/data")
-    [would] = lines(call("vacuum", "engagement/data", "--dry-run", "--json"))
-    assert (would["files"], would["kept_hours"], would["dry_run"]) == (0, 168, True)
-    refused = call("vacuum", "engagement/data", "--hours", "1")
-    assert isinstance(refused.exception, RetentionTooShort)
-    everything = call("vacuum", "--dry-run")
-    assert everything.exit_code == 0
-    assert "engagement/data: 0 files of 0 bytes would go; kept 168 h" in everything.stdout
-    assert "layout/history: 0 files" in everything.stdout
