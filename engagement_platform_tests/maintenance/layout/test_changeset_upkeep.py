@@ -78,7 +78,9 @@ def move(world: World, waits: Wait, observe: Callable[[str], None] = ignore) -> 
     return list(drain(replace(world.rematerialization(), callbacks=callbacks), AT_ONCE))
 
 
-def test_batches_that_are_moved_wait_until_their_files_are_merged(make_world: MakeWorld) -> None:
+def test_merging_the_files_of_a_batch_and_moving_it_wait_for_each_other(
+    make_world: MakeWorld,
+) -> None:
     world, waits = make_world(), Wait()
     land(world, 1)
     with ThreadPoolExecutor(1) as pool:
@@ -96,28 +98,21 @@ def test_batches_that_are_moved_wait_until_their_files_are_merged(make_world: Ma
     assert (report.counts["changes"], report.counts["batches_removed"], files(world)) == (KEYS, 1, {})
     assert world.seen_by_rules() == world.expected()
 
+    land(world, 2)
+    waits, told = Wait(), OptimizeCallbacks(on_wait=lambda _slice, holder: waits.told(holder.name))
+    with ThreadPoolExecutor(1) as pool:
+        merging = []
 
-def test_files_of_a_batch_that_is_leaving_are_not_merged_before_it_has_left(make_world: MakeWorld) -> None:
-    world, waits = make_world(), Wait()
-    land(world, 1)
-    looking: list[Outcome] = []
+        def leave(point: str) -> None:
+            if point == "changeset.delete:before":
+                merging.append(pool.submit(optimize, world, told))
+                assert waits.began.wait(SOON), f"OPTIMIZE did not wait for {LEASE} within {SOON} s"
 
-    def look_after() -> None:
-        looking.extend(optimize(world, OptimizeCallbacks(on_wait=lambda _slice, holder: waits.told(holder.name))))
-
-    upkeep = threading.Thread(target=look_after)
-
-    def begin(point: str) -> None:
-        if point == "changeset.delete:before":
-            upkeep.start()
-            assert waits.began.wait(SOON), f"OPTIMIZE did not wait for {LEASE} within {SOON} s"
-
-    [report] = move(world, Wait(), begin)
-    upkeep.join(SOON)
-    assert not upkeep.is_alive()
+        [report] = move(world, Wait(), leave)
+        [nothing] = merging[0].result(SOON)
+    assert isinstance(nothing, Done), "there was nothing left to merge, and that is no failure"
     assert set(waits.leases) == {LEASE}
     assert (report.counts["batches_removed"], files(world)) == (1, {})
-    assert [type(one) for one in looking] == [Done], "there was nothing left to merge, and that is no failure"
     assert world.seen_by_rules() == world.expected()
 
 

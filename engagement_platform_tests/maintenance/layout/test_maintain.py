@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from sqlalchemy import func, select
 
+from engagement_platform.engine.database import reading
 from engagement_platform.engine.lease import Holder
 from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.schema import LEASE_WAITER
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done
 from engagement_platform.maintenance.layout.plan import Left, Slice
 from engagement_platform_tests.maintenance.layout.seeded import NOW, SeededLake, leased, partitions
@@ -26,21 +29,8 @@ def lake(tmp_path: Path, spark: SparkSession) -> SeededLake:
 
 
 def waiters(lake: SeededLake) -> int:
-    from sqlalchemy import func, select
-
-    from engagement_platform.engine.database import reading
-    from engagement_platform.engine.schema import LEASE_WAITER
-
     with reading(lake.stores.leases.engine) as connection:
         return int(connection.execute(select(func.count()).select_from(LEASE_WAITER)).scalar_one())
-
-
-def wait_until(what: str, happened: object) -> None:
-    assert callable(happened)
-    ends = time.monotonic() + SOON
-    while not happened():
-        assert time.monotonic() < ends, f"within {SOON} s: {what}"
-        time.sleep(0.01)
 
 
 def test_who_waits_for_the_lease_gets_it_between_two_slices(lake: SeededLake) -> None:
@@ -58,7 +48,10 @@ def test_who_waits_for_the_lease_gets_it_between_two_slices(lake: SeededLake) ->
         order.append(one.partition)
         if len(order) == 1:
             writer.start()
-            wait_until("the mutation stands in line", lambda: waiters(lake) == 1)
+            ends = time.monotonic() + SOON
+            while waiters(lake) != 1:
+                assert time.monotonic() < ends, f"the mutation did not wait for the lease within {SOON} s"
+                time.sleep(0.01)
 
     done = lake.optimize(callbacks=Callbacks(on_slice=during))
     writer.join(SOON)
@@ -86,9 +79,8 @@ def test_a_table_that_is_being_written_is_left_when_the_time_is_over(lake: Seede
 
 def test_a_table_in_the_middle_of_somebodys_batch_is_left_alone(lake: SeededLake) -> None:
     lake.engagements("org-1", 12)
-    manifest = Manifest("apply-mutations", lake.stores.checkpoints.app_id("apply-mutations"), 0, {}, {}, NOW, {
-        "engagement/data": 3
-    })  # fmt: skip
+    app_id = lake.stores.checkpoints.app_id("apply-mutations")
+    manifest = Manifest("apply-mutations", app_id, 0, {}, {}, NOW, {"engagement/data": 3})
     lake.stores.checkpoints.begin(manifest)
     [left] = lake.optimize()
     assert isinstance(left, Left)
