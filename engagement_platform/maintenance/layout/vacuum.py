@@ -88,7 +88,7 @@ class Floor:
     @property
     def hours(self) -> int:
         """Whole hours, rounded up: VACUUM counts in hours, and clocks of writers differ by seconds."""
-        return max(0, math.ceil(self.keep / _HOUR))
+        return math.ceil(self.keep / _HOUR)
 
 
 class RetentionTooShort(PlatformError):
@@ -134,7 +134,7 @@ class Vacuumed:
 
 
 def reads_of(table: Target, stores: Stores) -> list[Read]:
-    """Every version below the newest that an unfinished batch names, oldest first, whether it would lose files or not.
+    """Every version that an unfinished batch names and that would lose files, oldest first.
 
     By versions, never by clocks. Cost: one query; for each such version its log is read. Raises NotADeltaTable,
     LogNotReadable.
@@ -153,7 +153,8 @@ def reads_of(table: Target, stores: Stores) -> list[Read]:
             lost = None if vectors else len(set(_paths(opened)) - live)
         except DeltaError:
             lost = None
-        found.append(Read(batch, version, lost))
+        if lost != 0:
+            found.append(Read(batch, version, lost))
     return found
 
 
@@ -238,7 +239,7 @@ def vacuum(
     """
     now = now or datetime.now(UTC)
     with stores.leases.acquire(f"table/{vacuum_of(table.name)}", purpose="vacuum", wait=settings.stores.lease_wait):
-        if losing := [read for read in reads_of(table, stores) if read.files != 0]:
+        if losing := reads_of(table, stores):
             raise StillRead(table.name, losing)
         own = files.retention(files.shape(files.open_table(table.uri, table.name)).properties)
         found = floors(settings, table, own, stores, now)
@@ -284,5 +285,5 @@ def vacuum_tables(
 def _sizes(uri: str, paths: Sequence[str]) -> Iterator[int]:
     """Bytes of those files that are there, by their paths below the table, escaped as in the log or not."""
     for path in (path.removeprefix("file:") for path in paths):
-        there = [place for name in (path, unquote(path)) if (place := Path(uri, name)).is_file()]
-        yield from (place.stat().st_size for place in there[:1])
+        there = filter(Path.is_file, (Path(uri, path), Path(uri, unquote(path))))
+        yield next((place.stat().st_size for place in there), 0)
