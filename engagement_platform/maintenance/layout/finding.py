@@ -83,11 +83,7 @@ class Facts:
     def optimize_sql(self) -> str:
         """OPTIMIZE for the whole table, as Spark SQL; Z-ordered when there is a column to order by."""
         plain = f"OPTIMIZE delta.`{self.seen.target.uri}`"
-        return f"{plain} ZORDER BY ({self.seen.clustering})" if self._z_orders else plain
-
-    @property
-    def _z_orders(self) -> bool:
-        return self.seen.order_by is not None
+        return f"{plain} ZORDER BY ({self.seen.order_by})" if self.seen.order_by else plain
 
     def optimize(self, more: str = "") -> str:
         """What merges files and orders them. more: options of the command."""
@@ -103,7 +99,7 @@ class Facts:
 
     def rewriting(self, affected: pa.Table, limits: HealthSettings) -> Prediction:
         """What OPTIMIZE would make of these partitions."""
-        return (remedies.zorder if self._z_orders else remedies.optimize)(affected, limits.target_file_bytes)
+        return (remedies.zorder if self.seen.order_by else remedies.optimize)(affected, limits.target_file_bytes)
 
     def worst(self, affected: pa.Table, by: str) -> dict[str, object]:
         """How many partitions are affected, and the worst of them with the figure that makes them so."""

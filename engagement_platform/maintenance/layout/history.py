@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -51,7 +51,7 @@ LAYOUT_HISTORY = Table(
 REMEMBERED_DAYS = 60
 """Days of history that are looked at, so that it costs the same in the third year as in the first."""
 
-Outcome = Mapping[str, object]
+Outcome = Mapping[str, Any]
 """A row of `layout/history`, by its columns."""
 
 
@@ -63,7 +63,7 @@ def remember(settings: Settings, table: str, done: Sequence[Outcome], spark: Spa
     grows = settings.model_copy(update={"layout": settings.layout.model_copy(update={"evolve": True})})
     lake = Lake(spark, grows)
     # Grows from run to run; a run that writes the same rows twice writes them once.
-    begun = max(int(one["started_ts"].timestamp() * 1_000_000) for one in done)  # type: ignore[attr-defined]
+    begun = max(int(one["started_ts"].timestamp() * 1_000_000) for one in done)
     txn = Transaction(f"layout/history/optimize/{table}", begun)
     lake.ensure(LAYOUT_HISTORY)
     lake.append(lake.frame(table_of(done, LAYOUT_HISTORY)), LAYOUT_HISTORY, txn, rows=len(done))
@@ -78,7 +78,8 @@ def last_rewrites(settings: Settings, table: str, target_file_bytes: int) -> Map
     done = _rows(settings, ("partition", "target_file_bytes", "fingerprint", "started_ts"), [table])
     rows = done.sort_by("started_ts").to_pylist()
     last = {one["partition"]: one for one in rows}
-    return {name: one["fingerprint"] for name, one in last.items() if one["target_file_bytes"] >= target_file_bytes}
+    enough = {name: one for name, one in last.items() if (one["target_file_bytes"] or 0) >= target_file_bytes}
+    return {name: one["fingerprint"] for name, one in enough.items()}
 
 
 def predicted_and_actual(settings: Settings, tables: Sequence[Target], most: int = 100) -> dict[str, list[Outcome]]:
