@@ -58,10 +58,12 @@ class Race:
 
     def run(self, duration: timedelta) -> None:
         """Race for so long; raises what any of them raised."""
-        jobs = [partial(self.job, name) for name in JOBS]
-        parties: list[Callable[[], Callable[[], object]]] = [self.produce, *jobs, self.optimize]
+        # Each in a session of its own.
+        worlds = {name: self.world.under(spark=self.spark.newSession()) for name in JOBS}
+        jobs = [partial(self.job, name, own) for name, own in worlds.items()]
+        parties: list[Callable[[], None]] = [self.produce, *jobs, partial(self.optimize, self.spark.newSession())]
         with ThreadPoolExecutor(len(parties)) as pool:
-            racing: list[Future[None]] = [pool.submit(self._again_and_again, party()) for party in parties]
+            racing: list[Future[None]] = [pool.submit(self._again_and_again, party) for party in parties]
             wait(racing, duration.total_seconds(), FIRST_EXCEPTION)
             self._over.set()
         for party in racing:
@@ -76,42 +78,29 @@ class Race:
         while not self._over.is_set():
             act()
 
-    def produce(self) -> Callable[[], None]:
-        def a_second_of_it() -> None:
-            began = time.monotonic()
-            some = list(islice(self._traffic, MESSAGES_PER_S))
-            send(self.world, some)
-            self.sent += some
-            self._over.wait(max(0.0, began + 1 - time.monotonic()))
+    def produce(self) -> None:
+        """A second of messages, in a second."""
+        began = time.monotonic()
+        some = list(islice(self._traffic, MESSAGES_PER_S))
+        send(self.world, some)
+        self.sent += some
+        self._over.wait(max(0.0, began + 1 - time.monotonic()))
 
-        return a_second_of_it
+    def job(self, name: str, own: World) -> None:
+        """One run."""
+        done = len(list(drain(own.job(name=name), A_RUN)))
+        self.batches[name] += done
+        self.runs[name] += done > 0
+        if not done:
+            self._over.wait(0.5)
 
-    def job(self, name: str) -> Callable[[], None]:
-        """One run after the other, in a session of its own."""
-        own = self.world.under(spark=self.spark.newSession())
-
-        def once() -> None:
-            done = len(list(drain(own.job(name=name), A_RUN)))
-            self.batches[name] += done
-            self.runs[name] += done > 0
-            if not done:
-                self._over.wait(0.5)
-
-        return once
-
-    def optimize(self) -> Callable[[], None]:
-        """One run after the other."""
-        session = self.spark.newSession()
+    def optimize(self, session: SparkSession) -> None:
+        """One run."""
         upkeep = MaintenanceSettings(budget=timedelta(seconds=20))
         here = self.world.settings.model_copy(update={"maintenance": upkeep})
-
-        def once() -> None:
-            run = Run(here, self.world.stores, lambda: session)
-            outcomes = list(run.do(planned(here, Asked())))
-            self.outcomes += outcomes
-            self.runs["OPTIMIZE"] += any(isinstance(one, Done) for one in outcomes)
-
-        return once
+        outcomes = list(Run(here, self.world.stores, lambda: session).do(planned(here, Asked())))
+        self.outcomes += outcomes
+        self.runs["OPTIMIZE"] += any(isinstance(one, Done) for one in outcomes)
 
     def told(self) -> str:
         """What happened, in figures."""
