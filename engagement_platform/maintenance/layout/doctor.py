@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from engagement_platform.maintenance.layout import files
 from engagement_platform.maintenance.layout.files import UNNAMED
-from engagement_platform.maintenance.layout.finding import Due, Facts, Finding
+from engagement_platform.maintenance.layout.finding import Facts, Finding
 from engagement_platform.maintenance.layout.findings import findings
 from engagement_platform.maintenance.layout.statistics import BUCKETS, totals_of
 from engagement_platform.maintenance.layout.survey import Survey, Target, clustering_column, in_lake, survey
@@ -32,7 +32,7 @@ class Examination:
         """The table with the names that JSON output has; findings are listed apart. worst: at most so many partitions,
         the worst first.
         """
-        seen, totals, due = self.facts.seen, self.facts.totals, self.facts.due
+        seen, totals = self.facts.seen, self.facts.totals
         recent, z_ordered = seen.recent, seen.recent.z_ordered
         # Nulls, the depth of partitions without bounds, come last.
         order = [*((name, "descending") for name in _WORST_BY), ("partition", "ascending")]
@@ -52,7 +52,7 @@ class Examination:
             "z_ordered_version": z_ordered.version if z_ordered else None,
             "z_ordered_at": z_ordered.at.isoformat() if z_ordered and z_ordered.at else None,
             "commits_looked_at": len(recent.commits),
-            "removed_files_due": due.files,
+            "removed_files_due": len(self.facts.due),
         }
 
 
@@ -78,7 +78,7 @@ def examine(
         seen=seen,
         totals=totals_of(seen.live, seen.partitions, limits.small_file_bytes),
         due=due(seen, now or datetime.now(UTC)),
-        footers=files.sample_footers(table.uri, unnamed, limits.footer_samples),
+        compressed=files.sample_footers(table.uri, unnamed, limits.footer_samples),
         shuffle_partitions=settings.spark.shuffle_partitions,
         ours=in_lake(settings, table),
         orders=seen.clustering == clustering_column(table, seen.shape, seen.recent, None),
@@ -86,10 +86,9 @@ def examine(
     return Examination(facts, tuple(findings(facts, limits)))
 
 
-def due(seen: Survey, now: datetime) -> Due:
-    """Removed files that VACUUM would delete, as the log says; those that the last one deleted are left out."""
+def due(seen: Survey, now: datetime) -> list[int]:
+    """Bytes of each removed file that VACUUM would delete, as the log says, without those that the last one deleted."""
     keep, last_vacuum = files.retention(seen.shape.properties), seen.recent.last_vacuum
     gone_before = 0.0 if last_vacuum is None else (last_vacuum - keep).timestamp() * 1000
     before = (now - keep).timestamp() * 1000
-    sizes = [removed.bytes for removed in seen.recent.removed.values() if gone_before <= removed.at_ms < before]
-    return Due(len(sizes), sum(sizes))
+    return [removed.bytes for removed in seen.recent.removed.values() if gone_before <= removed.at_ms < before]

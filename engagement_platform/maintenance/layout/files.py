@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -198,19 +197,13 @@ def codec_by_name(paths: Any) -> Any:
     return pc.fill_null(named, UNNAMED)
 
 
-@dataclass(frozen=True)
-class Footers:
-    """How many footers were read, and how many of these files have no codec at all."""
+def sample_footers(uri: str, paths: Sequence[str], most: int) -> list[bool]:
+    """Whether files are compressed, by the footers of at most so many of them, evenly spread.
 
-    read: int
-    uncompressed: int
-
-
-def sample_footers(uri: str, paths: Sequence[str], most: int) -> Footers:
-    """Read the footers of at most so many files, evenly spread. What is not there, or no Parquet, is left out."""
+    What is not there, or no Parquet, is left out.
+    """
     step = max(1, len(paths) // max(most, 1))
-    counted = Counter(compressed for path in paths[::step][:most] if (compressed := _compressed(uri, path)) is not None)
-    return Footers(read=counted.total(), uncompressed=counted[False])
+    return [known for path in paths[::step][:most] if (known := _compressed(uri, path)) is not None]
 
 
 def _compressed(uri: str, path: str) -> bool | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
 from engagement_platform.maintenance.layout import remedies
-from engagement_platform.maintenance.layout.files import Footers
 from engagement_platform.maintenance.layout.remedies import Prediction
 from engagement_platform.maintenance.layout.statistics import Totals
 from engagement_platform.maintenance.layout.survey import Survey
@@ -46,25 +45,19 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Due:
-    """Removed files whose retention is over and that no VACUUM has deleted since."""
-
-    files: int
-    bytes: int
-
-
-@dataclass(frozen=True)
 class Facts:
     """All that the rules look at.
 
-    ours: whether the table is in the lake, where writers take its commit lock. orders: whether maintenance would
-    order the table by the clustering column: not by one that only the call names.
+    due: bytes of each removed file whose retention is over and that no VACUUM has deleted since. compressed: of each
+    file whose footer was read, whether it is. ours: whether the table is in the lake, where writers take its commit
+    lock. orders: whether maintenance would order the table by the clustering column: not by one that only the call
+    names.
     """
 
     seen: Survey
     totals: Totals
-    due: Due
-    footers: Footers
+    due: Sequence[int]
+    compressed: Sequence[bool]
     shuffle_partitions: int
     ours: bool
     orders: bool

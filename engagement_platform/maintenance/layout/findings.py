@@ -240,19 +240,14 @@ def unindexed_clustering(facts: Facts, limits: HealthSettings) -> Iterator[Findi
 
 def uncompressed(facts: Facts, _limits: HealthSettings) -> Iterator[Finding]:
     """Files that are not compressed, by their names and the footers of a sample."""
-    footers, unnamed = facts.footers, facts.totals.codecs.get(UNNAMED, 0)
-    if not footers.uncompressed:
+    read, plain, unnamed = len(facts.compressed), facts.compressed.count(False), facts.totals.codecs.get(UNNAMED, 0)
+    if not plain:
         return
     yield facts.wrong(
         uncompressed,
         "warning",
-        {
-            "files_without_named_codec": unnamed,
-            "footers_read": footers.read,
-            "footers_uncompressed": footers.uncompressed,
-        },
-        f"{footers.uncompressed:,} of {footers.read:,} footers that were read say UNCOMPRESSED; {unnamed:,} files do "
-        "not name a codec",
+        {"files_without_named_codec": unnamed, "footers_read": read, "footers_uncompressed": plain},
+        f"{plain:,} of {read:,} footers that were read say UNCOMPRESSED; {unnamed:,} files do not name a codec",
         "Set spark.sql.parquet.compression.codec (zstd or snappy) for its writers, then rewrite the files: "
         f"REORG or {facts.optimize_sql}",
     )
@@ -279,15 +274,14 @@ def stale_checkpoint(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
 
 def vacuum_due(facts: Facts, limits: HealthSettings) -> Iterator[Finding]:
     """Removed files that nobody may need any more and that still take up room."""
-    due, live = facts.due, facts.totals.bytes
-    if not due.files or not more_than_share(due.bytes, live, limits.vacuum_share):
+    due, size, live = len(facts.due), sum(facts.due), facts.totals.bytes
+    if not due or not more_than_share(size, live, limits.vacuum_share):
         return
     yield facts.wrong(
         vacuum_due,
         "warning",
-        {"due_files": due.files, "due_bytes": due.bytes, "live_bytes": live},
-        f"{due.files:,} removed files of {readable(due.bytes)} are past their retention; the live ones hold "
-        f"{readable(live)}",
+        {"due_files": due, "due_bytes": size, "live_bytes": live},
+        f"{due:,} removed files of {readable(size)} are past their retention; the live ones hold {readable(live)}",
         f"Remove them: {facts.command('vacuum', f'VACUUM delta.`{facts.seen.target.uri}`')}; the command keeps what "
         "readers and restores may still need",
     )
