@@ -314,10 +314,11 @@ class Run:
 
     def _rewrite(self, one: Slice, check: Callable[[], None]) -> Outcome:
         """Rewrite a slice in one commit. Left, when other commits took its files away at every attempt."""
-        started, began, attempts = datetime.now(UTC), time.monotonic(), self.settings.maintenance.attempts
-        pause, reason = self.settings.maintenance.backoff.total_seconds(), ""
-        place = place_of(self.settings, one.table)
-        for attempt in range(1, attempts + 1):
+        started, began, place = datetime.now(UTC), time.monotonic(), place_of(self.settings, one.table)
+        upkeep, reason = self.settings.maintenance, ""
+        for attempt in range(1, upkeep.attempts + 1):
+            if attempt > 1:
+                self.sleep(upkeep.backoff.total_seconds() * 2 ** (attempt - 2))
             marker = f"optimize/{started.isoformat()}/{one.partition}#{attempt}"
             try:
                 rewritten = rewrite(
@@ -326,9 +327,6 @@ class Run:
                 )  # fmt: skip
             except OptimizeConflict as conflict:
                 reason = str(conflict)
-                if attempt < attempts:
-                    self.sleep(pause)
-                    pause *= 2
-                continue
-            return Done(one, rewritten, time.monotonic() - began, attempt, started)
-        return Left(one, f"tried {attempts} times: {reason}")
+            else:
+                return Done(one, rewritten, time.monotonic() - began, attempt, started)
+        return Left(one, f"tried {upkeep.attempts} times: {reason}")
