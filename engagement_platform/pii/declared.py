@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from types import MappingProxyType
 
 from engagement_platform.errors import PlatformError
 
@@ -64,34 +64,26 @@ class Node:
         return (exact,) if every is None or every is exact else (exact, every)
 
 
-@dataclass(frozen=True)
 class Declarations:
-    """All declarations: event type, or `*`, to pointers."""
+    """All declarations: event type, or `*`, to pointers. Raises PiiDeclarationRefused for one that cannot be used.
 
-    fields: Mapping[str, Iterable[str]]
-    """Personal data."""
-    safe: Mapping[str, Iterable[str]] = field(default_factory=dict)
-    """Never looked at, such as a field of version numbers. A declared field below one is still personal data."""
-    subject: str = "/player_id"
-    """Where an event says whom it is about."""
+    fields: personal data. safe: never looked at, such as a field of version numbers; a declared field below one is
+    still personal data. subject: where an event says whom it is about.
+    """
+
+    def __init__(
+        self,
+        fields: Mapping[str, Iterable[str]],
+        safe: Mapping[str, Iterable[str]] = MappingProxyType({}),
+        subject: str = "/player_id",
+    ) -> None:
+        self.fields, self.safe, self.subject = fields, safe, subject
+        self.subject_parts = parts(subject, EVERY_TYPE)
+        self._rules = {event_type: self._tree(event_type) for event_type in {EVERY_TYPE, *fields, *safe}}
 
     def rules(self, event_type: str) -> Node:
-        """The root of the pointers that apply to events of a type. Raises PiiDeclarationRefused."""
-        found = self._rules.get(event_type)
-        return self._of_any_type if found is None else found
-
-    @cached_property
-    def subject_parts(self) -> tuple[str, ...]:
-        """The subject's pointer, taken apart."""
-        return parts(self.subject, EVERY_TYPE)
-
-    @cached_property
-    def _rules(self) -> dict[str, Node]:
-        return {event_type: self._tree(event_type) for event_type in {*self.fields, *self.safe} - {EVERY_TYPE}}
-
-    @cached_property
-    def _of_any_type(self) -> Node:
-        return self._tree(EVERY_TYPE)
+        """The root of the pointers that apply to events of a type."""
+        return self._rules.get(event_type, self._rules[EVERY_TYPE])
 
     def _tree(self, event_type: str) -> Node:
         root = Node()
@@ -107,18 +99,15 @@ class Declarations:
                 node.declared = pointer
         return root
 
-    def check(self) -> None:
-        """Raise PiiDeclarationRefused for the first declaration that cannot be used."""
-        _ = self._rules, self._of_any_type, self.subject_parts
-
 
 def declarations(fields: Mapping[str, str], safe: Mapping[str, str], subject: str) -> Declarations:
-    """What ships, and what settings add: event type to pointers with blanks or commas between them. Checked."""
+    """What ships, and what settings add: event type to pointers with blanks or commas between them.
+
+    Raises PiiDeclarationRefused.
+    """
     more = {event_type: _listed(pointers) for event_type, pointers in fields.items()}
     united = {name: (*SHIPPED.get(name, ()), *more.get(name, ())) for name in {**SHIPPED, **more}}
-    made = Declarations(united, {name: _listed(pointers) for name, pointers in safe.items()}, subject)
-    made.check()
-    return made
+    return Declarations(united, {name: _listed(pointers) for name, pointers in safe.items()}, subject)
 
 
 def parts(pointer: str, event_type: str) -> tuple[str, ...]:
