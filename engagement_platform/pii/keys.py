@@ -14,28 +14,9 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar, cast
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    CursorResult,
-    Engine,
-    Row,
-    Table,
-    and_,
-    exists,
-    func,
-    select,
-    tuple_,
-)
+from sqlalchemy import ColumnElement, Connection, CursorResult, Engine, Row, Table, and_, exists, func, select, tuple_
 
-from engagement_platform.engine.database import (
-    ensure_tables,
-    next_sequence,
-    open_engine,
-    reading,
-    utc_now,
-    writing,
-)
+from engagement_platform.engine.database import ensure_tables, next_sequence, open_engine, reading, utc_now, writing
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.master import MasterKeyUnusable, Masters
 from engagement_platform.pii.schema import METADATA, PII_ERASED, PII_KEY, PII_SECRET
@@ -50,7 +31,7 @@ LOCK = "pii-keys"
 # Below SQLite's limit of variables in one statement.
 _AT_ONCE = 500
 _TRIES = 5
-"""Each but the first needs a rotation that ended while a key was wrapped."""
+"""Only a rotation that ends while a key is read or wrapped makes another one necessary."""
 # Tenths of a second to wait for readers of SQLite's write-ahead log.
 _PATIENCE = 50
 
@@ -108,52 +89,30 @@ class Keyring:
 
     def _found_secret(self, name: str) -> bytes:
         query, about = select(PII_SECRET).where(PII_SECRET.c.name == name), words("secret", name)
-        with reading(self.engine) as connection:
-            row = connection.execute(query).one_or_none()
-        for _ in range(_TRIES if row is None else 0):
-            made = new_key()
-            version, wrapped = self._masters.now.wrap(made, about)
-            with writing(self.engine, LOCK) as connection:
+        for _ in range(_TRIES):
+            with reading(self.engine) as connection:
                 row = connection.execute(query).one_or_none()
-                if row is None and self._masters.still_wraps(version):
-                    connection.execute(PII_SECRET.insert().values(name=name, master_version=version, wrapped=wrapped))
-                    return made
             if row is not None:
-                break
-        if row is None:
-            raise MasterKeyBusy(_TRIES)
-        return self._plain(row)
+                return self._plain(row)
+            version, wrapped = self._masters.now.wrap(new_key(), about)
+            with writing(self.engine, LOCK) as connection:
+                if connection.execute(query).first() is None and self._masters.still_wraps(version):
+                    connection.execute(PII_SECRET.insert().values(name=name, master_version=version, wrapped=wrapped))
+        raise MasterKeyBusy(_TRIES)
 
     def keys_for(self, owners: Collection[Owner]) -> dict[Owner, DataKey]:
         """The newest key of each, made where there is none; erased ones are left out. Raises MasterKeyBusy."""
-        wanted, made = set(owners), dict[Owner, DataKey]()
-        with reading(self.engine) as connection:
-            rows, erased = self._newest(connection, wanted), erased_keys(connection, PLAYER, wanted)
-        missing = wanted - rows.keys() - erased
-        for _ in range(_TRIES):
-            if not missing:
-                break
-            # Outside of the transaction, since KMS may be slow; what another process made meanwhile counts.
-            new = {owner: self._made(owner, 1) for owner in sorted(missing)}
-            with writing(self.engine, LOCK) as connection:
-                erased = erased_keys(connection, PLAYER, wanted)
-                rows |= self._newest(connection, missing)
-                new = {owner: one for owner, one in new.items() if owner not in rows and owner not in erased}
-                if all(self._masters.still_wraps(row["master_version"]) for row, _ in new.values()):
-                    if new:
-                        connection.execute(PII_KEY.insert(), [row for row, _ in new.values()])
-                    made |= {owner: key for owner, (_, key) in new.items()}
-            missing -= rows.keys() | made.keys() | erased
-        if missing:
-            raise MasterKeyBusy(_TRIES)
-        found = {owner: self._unwrapped(row) for owner, row in rows.items() if owner not in erased}
-        return found | {owner: key for owner, key in made.items() if owner not in erased}
+        found = self.newest(owners)
+        missing = set(owners) - found.keys()
+        missing -= self.erased(missing)
+        self._make(dict.fromkeys(missing, 1))
+        return found | self.newest(missing)
 
     def key(self, owner: Owner, version: int) -> DataKey | None:
         """One key; None when there is none, most often because it was destroyed."""
-        query = select(PII_KEY).where(_in_games(owner), PII_KEY.c.game == owner.game, PII_KEY.c.version == version)
+        same = (PII_KEY.c.game == owner.game, PII_KEY.c.subject_ref == owner.ref, PII_KEY.c.version == version)
         with reading(self.engine) as connection:
-            row = connection.execute(query).one_or_none()
+            row = connection.execute(select(PII_KEY).where(*same)).one_or_none()
         return None if row is None else self._unwrapped(row)
 
     def erased(self, owners: Collection[Owner], before: int | None = None) -> set[Owner]:
@@ -209,28 +168,17 @@ class Keyring:
         Raises MasterKeyBusy.
         """
         by, newest = (PII_KEY.c.game, PII_KEY.c.subject_ref), func.max(PII_KEY.c.version).label("version")
-        query = select(*by, newest).group_by(*by).order_by(*by)
-        for _ in range(_TRIES):
-            page = query if after is None else query.where(tuple_(*by) > tuple_(*after))
-            with reading(self.engine) as connection:
-                seen = {Owner(game, ref): version for game, ref, version in connection.execute(page.limit(_AT_ONCE))}
-            if not seen:
-                return None
-            made = {owner: self._made(owner, version + 1)[0] for owner, version in seen.items()}
-            with writing(self.engine, LOCK) as connection:
-                now = {owner: row.version for owner, row in self._newest(connection, set(seen)).items()}
-                if all(self._masters.still_wraps(row["master_version"]) for row in made.values()):
-                    # Neither of those who were erased meanwhile nor what another rotation has made.
-                    new = [row for owner, row in made.items() if now.get(owner) == seen[owner]]
-                    if new:
-                        connection.execute(PII_KEY.insert(), new)
-                    return list(seen)[-1]
-        raise MasterKeyBusy(_TRIES)
+        query = select(*by, newest).group_by(*by).order_by(*by).limit(_AT_ONCE)
+        query = query if after is None else query.where(tuple_(*by) > tuple_(*after))
+        with reading(self.engine) as connection:
+            further = {Owner(game, ref): version + 1 for game, ref, version in connection.execute(query)}
+        self._make(further)
+        return next(reversed(further), None)
 
     def newest(self, owners: Collection[Owner]) -> dict[Owner, DataKey]:
-        """The newest key of each that has one."""
+        """The newest key of each that has one: an erased one has none."""
         with reading(self.engine) as connection:
-            rows = self._newest(connection, set(owners))
+            rows = self._newest(connection, owners)
         return {owner: self._unwrapped(row) for owner, row in rows.items()}
 
     def forget_former(self, keep: int) -> None:
@@ -255,9 +203,9 @@ class Keyring:
             wrapped = [(row, self._masters.now.wrap(self._plain(row), _about(row))) for row in rows]
             with writing(self.engine, LOCK) as connection:
                 for row, (used, anew) in wrapped:
-                    same = and_(*(column == getattr(row, column.name) for column in by), table.c.wrapped == row.wrapped)
                     if self._masters.still_wraps(used):
-                        changed = table.update().where(same).values(master_version=used, wrapped=anew)
+                        same = (_same(table, row), table.c.wrapped == row.wrapped)
+                        changed = table.update().where(*same).values(master_version=used, wrapped=anew)
                         count += connection.execute(changed).rowcount
 
     def _old(
@@ -268,13 +216,30 @@ class Keyring:
         query = select(table).where(table.c.master_version != version).order_by(*by).limit(_AT_ONCE)
         return connection.execute(query if after is None else query.where(tuple_(*by) > tuple_(*after)))
 
-    def _made(self, owner: Owner, version: int) -> tuple[Mapping[str, Any], DataKey]:
-        key = new_key()
-        used, wrapped = self._masters.now.wrap(key, words("key", owner.game, owner.ref, version))
-        row = {"game": owner.game, "subject_ref": owner.ref, "version": version, "master_version": used}
-        return {**row, "wrapped": wrapped, "created_ts": utc_now()}, DataKey(version, key)
+    def _make(self, versions: Mapping[Owner, int]) -> None:
+        """Make for each owner the key of this version, unless its newest is another one than that before: then another
+        process has made it, or an erasure destroyed it. Raises MasterKeyBusy."""
+        if not versions:
+            return
+        for _ in range(_TRIES):
+            # Outside of the transaction, since KMS may be slow.
+            made = {owner: self._made(owner, version) for owner, version in sorted(versions.items())}
+            with writing(self.engine, LOCK) as connection:
+                if all(map(self._masters.still_wraps, {row["master_version"] for row in made.values()})):
+                    newest, erased = self._newest(connection, made), erased_keys(connection, PLAYER, made)
+                    before = {owner: newest[owner].version if owner in newest else 0 for owner in made.keys() - erased}
+                    new = [made[owner] for owner, version in before.items() if version + 1 == versions[owner]]
+                    if new:
+                        connection.execute(PII_KEY.insert(), new)
+                    return
+        raise MasterKeyBusy(_TRIES)
 
-    def _newest(self, connection: Connection, owners: set[Owner]) -> dict[Owner, Row[Any]]:
+    def _made(self, owner: Owner, version: int) -> Mapping[str, Any]:
+        used, wrapped = self._masters.now.wrap(new_key(), words("key", owner.game, owner.ref, version))
+        row = {"game": owner.game, "subject_ref": owner.ref, "version": version, "master_version": used}
+        return {**row, "wrapped": wrapped, "created_ts": utc_now()}
+
+    def _newest(self, connection: Connection, owners: Collection[Owner]) -> dict[Owner, Row[Any]]:
         rows = [
             row
             for refs in _chunks({owner.ref for owner in owners})
@@ -292,17 +257,13 @@ class Keyring:
                 return self._masters.unwrap(row.master_version, row.wrapped, _about(row))
             except MasterKeyUnusable:
                 # Perhaps a rotation wrapped it anew after it was read, and forgot the former master key.
-                now = self._again(row)
+                table = PII_SECRET if "name" in row._mapping else PII_KEY
+                with reading(self.engine) as connection:
+                    now = connection.execute(select(table).where(_same(table, row))).one_or_none()
                 if now is None or now.wrapped == row.wrapped:
                     raise
                 row = now
         raise MasterKeyBusy(_TRIES)
-
-    def _again(self, row: Row[Any]) -> Row[Any] | None:
-        table = PII_SECRET if "name" in row._mapping else PII_KEY
-        same = and_(*(column == row._mapping[column.name] for column in table.primary_key))
-        with reading(self.engine) as connection:
-            return connection.execute(select(table).where(same)).one_or_none()
 
 
 K = TypeVar("K", bound=tuple[str, str])
@@ -362,6 +323,10 @@ def _about(row: Row[Any]) -> bytes:
     if "name" in found:
         return words("secret", found["name"])
     return words("key", found["game"], found["subject_ref"], found["version"])
+
+
+def _same(table: Table, row: Row[Any]) -> ColumnElement[bool]:
+    return and_(*(column == row._mapping[column.name] for column in table.primary_key))
 
 
 def _in_games(owner: Owner) -> ColumnElement[bool]:

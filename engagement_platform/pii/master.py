@@ -93,7 +93,7 @@ class LocalMaster:
 
 
 class KmsMaster:
-    """A key of AWS KMS; the same key unwrapped again within five minutes is no second call."""
+    """A key of AWS KMS; what it wrapped or unwrapped is unwrapped again without a call for five minutes."""
 
     KEPT_S, KEPT_KEYS = 300.0, 10_000
 
@@ -111,6 +111,8 @@ class KmsMaster:
     def wrap(self, key: bytes, about: bytes) -> tuple[str, bytes]:
         """(version, wrapped key)."""
         answer = self._call("encrypt", KeyId=self.key_id, Plaintext=key, EncryptionContext={"about": about.decode()})
+        if len(self._known) < self.KEPT_KEYS:
+            self._known[answer["CiphertextBlob"] + about] = key
         return f"{_KMS}{answer['KeyId']}", answer["CiphertextBlob"]
 
     def unwrap(self, version: str, wrapped: bytes, about: bytes) -> bytes:
