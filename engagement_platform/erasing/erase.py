@@ -26,7 +26,7 @@ from engagement_platform.pii import erasure, receipts
 from engagement_platform.pii.vault import REFUSED, VAULT, checked_id, open_vault
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.erasing import PlayersKept
-from engagement_platform.pipelines.games.feed import Feed, shipped
+from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.raw_objects import RawObjects
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
@@ -143,8 +143,8 @@ def erase(settings: Settings, request: Request, callbacks: Callbacks | None = No
     vault, reached = open_vault(settings), _places(settings, request, callbacks)
     subject = erasure.subject(vault, request.subject, request.game)
     keys, done = erasure.erase(vault, subject, reached)
-    tables = covered(settings, reached, done)
-    missed = not_reached(settings, request, tables)
+    tables = _covered(settings, reached, done)
+    missed = _not_reached(settings, request, tables)
     receipt = receipts.receipt(vault.keyring, subject, keys, done, utc_now(), missed, tables)
     kept = [
         f"{place.name}: {because}"
@@ -168,13 +168,8 @@ def verify(settings: Settings, receipt: Path, request: Request | None) -> list[r
     return receipts.verify(open_vault(settings), receipts.read(receipt), reached, subject)
 
 
-def covered(
-    settings: Settings, reached: Sequence[erasure.Erasable], done: Sequence[erasure.Erased] = ()
-) -> dict[str, str]:
-    """Every table in the lake -> COVERED, NOT_DONE, WITHOUT (personal columns, by declaration) or NOT_COVERED.
-
-    done: what came of the places.
-    """
+def _covered(settings: Settings, reached: Sequence[erasure.Erasable], done: Sequence[erasure.Erased]) -> dict[str, str]:
+    """Every table in the lake -> COVERED, NOT_DONE, WITHOUT (personal columns, by declaration) or NOT_COVERED."""
     undone = {one.name for one in done if one.stays}
     undone |= {name for place in reached if isinstance(place, SubjectTables) for name in place.damaged}
     of_tables = [place for place in reached if isinstance(place, Tables)]
@@ -190,8 +185,8 @@ def covered(
     return {name: state(name) for name in sorted({*log.tables(settings.lake), *deeper})}
 
 
-def not_reached(settings: Settings, request: Request, tables: Mapping[str, str]) -> list[str]:
-    """Where the subject may be and nobody has looked. tables: of `covered`."""
+def _not_reached(settings: Settings, request: Request, tables: Mapping[str, str]) -> list[str]:
+    """Where the subject may be and nobody has looked. tables: of `_covered`."""
     unsaid = [stream.table.name for stream in declarations(settings).streams if stream.subject is None]
     found = [
         *NOT_ERASED,
@@ -229,9 +224,6 @@ def _places(settings: Settings, request: Request, callbacks: Callbacks | None) -
     return [*found, *(raw for raw in _raw_objects(settings) if raw.is_reached)]
 
 
-def _feeds(settings: Settings) -> list[Feed]:
-    return [shipped(settings), *declarations(settings).feeds]
-
-
 def _raw_objects(settings: Settings) -> list[RawObjects]:
-    return [RawObjects(feed.settings(settings), feed) for feed in _feeds(settings)]
+    feeds = (shipped(settings), *declarations(settings).feeds)
+    return [RawObjects(feed.settings(settings), feed) for feed in feeds]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.pii.erasure import nobody_writes
 from engagement_platform.pii.sealing import SealBroken
-from engagement_platform.pii.tombstones import ENGAGEMENT, StoredTombstones, entity
+from engagement_platform.pii.tombstones import ENGAGEMENT, StoredTombstones
 from engagement_platform.pipelines.engagements.job import ANNOUNCED
 from engagement_platform.pipelines.mutations.identity import Identities
 from engagement_platform.pipelines.parts import announced
@@ -71,20 +71,15 @@ class Erasing:
 
     lake: Lake
     manifest: Manifest
-    subject_ids: SubjectIds
-    tombstones: StoredTombstones
-
-    @cached_property
-    def found(self) -> SubjectLookup:
-        """As pinned, so that every attempt finds the same."""
-        return SubjectLookup(self.lake.settings, self.subject_ids, self.tombstones, self.manifest.table_versions)
+    found: SubjectLookup
+    """At the pinned versions, so that every attempt finds the same."""
 
 
 def _put_up_tombstones(work: Erasing, commit: Committer) -> Counts:  # noqa: ARG001
     """From here on nothing about the person, its engagements and its profile comes in. Counts: new tombstones."""
-    keys = work.subject_ids.keys(entity(profile(work.lake.settings).name))
-    keys[ENGAGEMENT] = {(row["organization_id"], row["engagement_id"]) for row in work.found.rows}
-    return {"tombstones": sum(work.tombstones.put_up(kind, of_kind) for kind, of_kind in keys.items())}
+    engagements = {(row["organization_id"], row["engagement_id"]) for row in work.found.rows}
+    keys = {**work.found.subject_ids.keys, ENGAGEMENT: engagements}
+    return {"tombstones": sum(work.found.tombstones.put_up(kind, of_kind) for kind, of_kind in keys.items())}
 
 
 def _rewrite(table: Table, decide: Callable[[SubjectLookup], Rewrite], work: Erasing, commit: Committer) -> Counts:
@@ -116,8 +111,9 @@ def _gone(work: Erasing) -> Iterator[dict[str, Any]]:
     """Of rows that were announced: under the requests that `apply-mutations` has announced."""
     begin = f"{work.manifest.app_id}/{work.manifest.batch_id}"
     announced = int(str(work.manifest.source[ANNOUNCED]))
-    known = Identities(edge for sequence, edge in work.found.sequenced_edges if sequence <= announced)
-    for row in work.found.rows:
+    found, persons = work.found, work.found.subject_ids.persons
+    known = Identities(edge for sequence, edge in found.sequenced_edges if sequence <= announced)
+    for row in found.rows:
         if (before := follow(known, row)) is None:
             continue
         organization, engagement = row["organization_id"], row["engagement_id"]
@@ -129,7 +125,7 @@ def _gone(work: Erasing) -> Iterator[dict[str, Any]]:
             "engagement_id": engagement,
             "engagement_date": row["engagement_date"],
             "person_id": None,
-            "previous_person_id": work.tombstones.pseudonym(before) if before in work.subject_ids.persons else before,
+            "previous_person_id": found.tombstones.pseudonym(before) if before in persons else before,
         }
 
 
@@ -152,17 +148,16 @@ class AskedSource(NoIdentity):
         """No records are read."""
 
 
-def erase_job(
-    lake: Lake, stores: Stores, settings: Settings, callbacks: Callbacks | None = None
-) -> MicroBatchJob[Erasing]:
+def erase_job(lake: Lake, stores: Stores, callbacks: Callbacks) -> MicroBatchJob[Erasing]:
     """Every erasure that was asked for and is not finished, one batch each."""
-    callbacks, tombstones = callbacks or Callbacks(), StoredTombstones(settings)
+    settings, tombstones = lake.settings, StoredTombstones(lake.settings)
 
     def prepare(manifest: Manifest) -> Erasing:
         asked = tombstones.asked(number := manifest.end["erasure"])
         if asked is None:
             raise SealBroken(f"What {ERASE_SUBJECTS} number {number} was asked to erase")
-        return Erasing(lake, manifest, SubjectIds(**{name: tuple(ids) for name, ids in asked[1].items()}), tombstones)
+        subject_ids = SubjectIds(**{name: tuple(ids) for name, ids in asked[1].items()})
+        return Erasing(lake, manifest, SubjectLookup(settings, subject_ids, tombstones, manifest.table_versions))
 
     # `profile/changeset` has a name of its own.
     decided = {table.name.removeprefix("engagement/").replace("/", "-"): table for table in tables(settings)}
@@ -215,7 +210,7 @@ class Eraser:
             # Tombstones are all there is to do, unless a batch that was under way makes a table meanwhile.
             with nobody_writes(self.settings, _leased(self.settings)):
                 if not versions(self.settings):
-                    for kind, keys in subject_ids.keys(entity(profile(self.settings).name)).items():
+                    for kind, keys in subject_ids.keys.items():
                         tombstones.put_up(kind, keys)
                     return {}
         number = tombstones.ask(subject_ref, asdict(subject_ids))
@@ -233,8 +228,7 @@ class Eraser:
             return
         opened = spark_session(self.settings, ERASE_SUBJECTS) if self.spark is None else nullcontext(self.spark)
         with opened as spark:
-            job = erase_job(Lake(spark, self.settings), self.stores, self.settings, self.callbacks)
-            yield from drain(job, AT_ONCE)
+            yield from drain(erase_job(Lake(spark, self.settings), self.stores, self.callbacks), AT_ONCE)
         last = self.stores.checkpoints.latest(ERASE_SUBJECTS)
         if last is not None and last.state is JobState.SUCCEEDED:
             tombstones.forget_asked(last.manifest.end["erasure"])

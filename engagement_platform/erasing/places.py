@@ -16,14 +16,13 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import BatchFailed, Callbacks
 from engagement_platform.erasing.job import Eraser, tables, versions
 from engagement_platform.erasing.purge import purge_now
-from engagement_platform.erasing.rewrites import PLACE, Rewrite, as_tombstones, rewrites
-from engagement_platform.erasing.subject_lookup import SubjectIds, SubjectLookup
+from engagement_platform.erasing.rewrites import PLACE, Rewrite, as_tombstones, refused_naming, rewrites
+from engagement_platform.erasing.subject_lookup import SubjectIds, SubjectLookup, distinct
 from engagement_platform.lake import log, scan
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
@@ -37,8 +36,6 @@ from engagement_platform.pii.erasure import (
     Erasable,
     Former,
     Subject,
-    is_named,
-    naming,
     nobody_writes,
     once,
     reported,
@@ -48,9 +45,8 @@ from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.kafka_tables.tables import Stream
-from engagement_platform.pipelines.profiles.entity import Entity, profile
+from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.redrive import turn_of
-from engagement_platform.pipelines.tombstones import texts_of
 from engagement_platform.settings import Settings
 
 _LOG_RETENTION = "interval 30 days"
@@ -78,16 +74,12 @@ class Tables(Erasable):
 
         Of a damaged table none: its erasure says that it is damaged.
         """
-        for table in self.tables():
+        for table in (table for table in self.tables() if table.subject_columns):
+            where: Mapping[str, Sequence[str]] = {"game_id": [game]} if game and "game_id" in table.column_names else {}
             with suppress(*UNREADABLE):
-                yield from self._near(table, is_near, game)
-
-    def _near(self, table: Table, is_near: Callable[[str | None], bool], game: str | None) -> Iterator[tuple[str, str]]:
-        opened = DeltaTable(log.storage_uri(table.uri(self.settings.lake)))
-        where: Mapping[str, Sequence[str]] = {"game_id": [game]} if game and "game_id" in table.column_names else {}
-        for rows in scan.batches(opened, table.subject_columns, where) if table.subject_columns else ():
-            for column in rows.columns:
-                yield from ((id_, table.name) for id_ in filter(is_near, pc.unique(column).to_pylist()))
+                for rows in scan.batches(_opened(self.settings, table), table.subject_columns, where):
+                    for column in rows.columns:
+                        yield from ((id_, table.name) for id_ in filter(is_near, pc.unique(column).to_pylist()))
 
     def keeps(self) -> Mapping[Former, timedelta]:
         """As the slowest of the tables that can be read keeps files and entries of its log, with two days to spare."""
@@ -170,7 +162,7 @@ class SubjectTables(Tables):
 
     def _rewrite(self, table: Table, subject: Subject) -> tuple[Rewrite, int]:
         """What an erasure does to a table, and to how many rows."""
-        found = DeltaTable(log.storage_uri(table.uri(self.settings.lake)))
+        found = _opened(self.settings, table)
         if table.subject_columns:
             same = {column: [subject.id] for column in table.subject_columns}
             if subject.game is not None:
@@ -178,17 +170,17 @@ class SubjectTables(Tables):
             rows = int(scan.find(found, [*same], same).num_rows)
             return Rewrite(tuple(same), pa.table(same).slice(0, 1 if rows else 0)), rows
         place = PLACE if "key" in table.column_names else (*_LINE, "value")
-        text, words, named = [n for n in ("key", "value") if n in table.column_names], naming(subject), []
-        for batch in scan.batches(found, list(dict.fromkeys((*place, *text))), {}):
-            for row in batch.to_pylist():
-                # A line of which nobody can say of which game it is goes, whatever game was asked for.
-                game = texts_of(row["value"]).get("game_id", subject.game)
-                if subject.game in (None, game) and any(is_named(words, row[name]) for name in text):
-                    named.append(tuple(row[name] for name in place))
-        refused = table_of((dict(zip(place, each, strict=True)) for each in dict.fromkeys(named)), table, *place)
-        if "key" in text:
-            return Rewrite(place, refused.slice(0, 0), as_tombstones(table, refused)), len(named)
-        return Rewrite(place, refused), len(named)
+        columns = (*place, *(name for name in ("key", "value") if name in table.column_names))
+        batches = scan.batches(found, list(dict.fromkeys(columns)), {})
+        # A line of which nobody can say of which game it is goes, whatever game was asked for.
+        named = refused_naming(
+            (row for batch in batches for row in batch.to_pylist()),
+            [subject.id],
+            lambda texts: subject.game in (None, texts.get("game_id", subject.game)),
+        )
+        if place == PLACE:
+            return as_tombstones(table, named), len(named)
+        return Rewrite(place, distinct(table_of(named, table, *place))), len(named)
 
 
 def of_feed(settings: Settings, feed: Feed) -> SubjectTables:
@@ -205,6 +197,10 @@ def of_feed(settings: Settings, feed: Feed) -> SubjectTables:
         yield feed.quarantine
 
     return SubjectTables(settings, f"{feed.group}/*", found, (feed.quarantine.name,))
+
+
+def _opened(settings: Settings, table: Table) -> DeltaTable:
+    return DeltaTable(log.storage_uri(table.uri(settings.lake)))
 
 
 def _is_there(root: str, table: Table) -> bool:
@@ -323,18 +319,14 @@ class TombstonePlace(Erasable):
 
     def left(self, subject: Subject) -> int:  # noqa: ARG002
         """How many are missing."""
-        tombstones, wanted = StoredTombstones(self.settings), self.subject_ids.keys(entity(profile(self.settings).name))
-        return sum(len(keys - tombstones.erased(kind, keys)) for kind, keys in wanted.items())
+        tombstones = StoredTombstones(self.settings)
+        return sum(len(keys - tombstones.erased(kind, keys)) for kind, keys in self.subject_ids.keys.items())
 
 
 def places(
-    settings: Settings,
-    subject_ids: SubjectIds,
-    callbacks: Callbacks | None = None,
-    spark: SparkSession | None = None,
-    now: bool = False,
+    settings: Settings, subject_ids: SubjectIds, callbacks: Callbacks | None = None, *, now: bool = False
 ) -> list[TablePlace | TombstonePlace]:
     """Everything of engagements and profiles that an erasure reaches. Nothing is opened before it is asked."""
-    run = Run(Eraser(settings, open_stores(settings), callbacks or Callbacks(), spark), subject_ids, now)
+    run = Run(Eraser(settings, open_stores(settings), callbacks or Callbacks()), subject_ids, now)
     found = [TablePlace(settings, table.name, table, run) for table in tables(settings)]
     return [*found, TombstonePlace(settings, subject_ids)]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.erasing.rules import leading_back, leading_on
-from engagement_platform.erasing.subject_lookup import PAIR, SubjectLookup, once
+from engagement_platform.erasing.subject_lookup import PAIR, SubjectLookup, distinct
 from engagement_platform.lake.arrow import schema_of, table_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
@@ -121,7 +121,7 @@ def _requests(found: SubjectLookup) -> Rewrite:
     pairs = list(zip(*(rows.column(name).to_pylist() for name in PAIR), strict=True))
     erased = found.tombstones.erased(ENGAGEMENT, set(pairs))
     of_engagements = rows.filter(pa.array([pair in erased for pair in pairs], pa.bool_())).select(list(_REQUEST))
-    return Rewrite(_REQUEST, once(of_engagements, found.naming(MUTATION_REQUEST, _REQUEST, found.ids)))
+    return Rewrite(_REQUEST, distinct(of_engagements, found.naming(MUTATION_REQUEST, _REQUEST, found.ids)))
 
 
 def _alias(found: SubjectLookup) -> Rewrite:
@@ -146,24 +146,34 @@ def _notifications(found: SubjectLookup) -> Rewrite:
 
 def _quarantine(found: SubjectLookup) -> Rewrite:
     """Records that name one of the ids become tombstones."""
-    patterns, within = [naming(Subject(id_, "")) for id_ in found.subject_ids.ids], found.subject_ids.organizations
-    refused = []
+    within = found.subject_ids.organizations
     # Of all organizations: what is refused is little, and its organization may be unreadable.
-    for row in found.find(QUARANTINE, (*PLACE, "key", "value"), {}).to_pylist():
-        texts = row.pop("key"), row.pop("value")
-        organization = texts_of(texts[1]).get("organization_id")
-        if within and organization is not None and organization not in within:
-            continue
-        if any(is_named(pattern, text) for pattern in patterns for text in texts):
-            refused.append(row)
-    places = table_of(refused, QUARANTINE, *PLACE)
-    return Rewrite(PLACE, places.slice(0, 0), as_tombstones(QUARANTINE, once(places)))
+    rows = found.find(QUARANTINE, (*PLACE, "key", "value"), {}).to_pylist()
+    refused = refused_naming(
+        rows, found.subject_ids.ids, lambda texts: not within or texts.get("organization_id", within[0]) in within
+    )
+    return as_tombstones(QUARANTINE, refused)
 
 
-def as_tombstones(quarantine: Table, places: pa.Table) -> pa.Table:
-    """Refused records without content: their coordinates on the topic, and the reason `erased`."""
+def refused_naming(
+    rows: Iterable[Mapping[str, Any]], ids: Iterable[str], is_asked: Callable[[Mapping[str, str]], bool]
+) -> list[Mapping[str, Any]]:
+    """Refused records that name one of the ids. is_asked: whether the texts of one allow that it is to be erased."""
+    patterns = [naming(Subject(id_, "")) for id_ in ids]
+    return [
+        row
+        for row in rows
+        if is_asked(texts_of(row["value"]))
+        and any(is_named(pattern, row.get(name)) for pattern in patterns for name in ("key", "value"))
+    ]
+
+
+def as_tombstones(quarantine: Table, refused: Iterable[Mapping[str, Any]]) -> Rewrite:
+    """Refused records lose their content; their coordinates on the topic stay, and the reason is `erased`."""
+    places = distinct(table_of(refused, quarantine, *PLACE))
     columns = {"key": None, "value": None, "reason_code": Reason.ERASED.value, "reason": Reason.ERASED.sentence}
-    return table_of(({**row, **columns} for row in places.to_pylist()), quarantine, *PLACE, *columns)
+    emptied = table_of(({**row, **columns} for row in places.to_pylist()), quarantine, *PLACE, *columns)
+    return Rewrite(PLACE, places.slice(0, 0), emptied)
 
 
 def _profiles(table: Table, found: SubjectLookup) -> Rewrite:

@@ -18,10 +18,11 @@ from engagement_platform.lake import log, scan
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, data_table
-from engagement_platform.pii.tombstones import ANYWHERE, PERSON, StoredTombstones
+from engagement_platform.pii.tombstones import ANYWHERE, PERSON, StoredTombstones, entity
 from engagement_platform.pipelines.engagements.schema import ROW, STATE, STATE_FIELDS
 from engagement_platform.pipelines.mutations.identity import Edge
 from engagement_platform.pipelines.mutations.rules import current_rows
+from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 
 PAIR = ("organization_id", "engagement_id")
@@ -59,10 +60,11 @@ class SubjectIds:
         """All ids, each once."""
         return tuple(dict.fromkeys((*self.persons, *self.profiles)))
 
-    def keys(self, kind_of_profiles: str) -> dict[str, set[tuple[str, str]]]:
+    @property
+    def keys(self) -> dict[str, set[tuple[str, str]]]:
         """Kind -> the (organization, id) of which tombstones are put up."""
         persons = {(organization, id_) for organization in self.organizations or (ANYWHERE,) for id_ in self.persons}
-        return {PERSON: persons, kind_of_profiles: {(ANYWHERE, id_) for id_ in self.profiles}}
+        return {PERSON: persons, entity(PROFILE.name): {(ANYWHERE, id_) for id_ in self.profiles}}
 
 
 @dataclass
@@ -98,7 +100,7 @@ class SubjectLookup:
 
     def naming(self, table: Table, columns: Sequence[str], ids: Sequence[str]) -> pa.Table:
         """Columns of the rows that have one of these ids in a subject column; each once."""
-        return once(*(self.find(table, columns, {name: ids}) for name in table.subject_columns))
+        return distinct(*(self.find(table, columns, {name: ids}) for name in table.subject_columns))
 
     @cached_property
     def sequenced_edges(self) -> list[tuple[int, Edge]]:
@@ -118,7 +120,7 @@ class SubjectLookup:
         """Engagements that may be the person's, or name it -> their rows in Data Table and changeset, newest first."""
         suspects = sorted(leading_back(self.edges, self.ids))
         wanted = [("source_person_id", suspects), ("person_id", self.ids)]
-        pairs = once(*(self.find(t, PAIR, {name: ids}) for t in (self.data, CHANGESET) for name, ids in wanted))
+        pairs = distinct(*(self.find(t, PAIR, {name: ids}) for t in (self.data, CHANGESET) for name, ids in wanted))
         found: dict[Pair, list[Image]] = {}
         for row in self.images_of(pairs, _IMAGE):
             found.setdefault((row["organization_id"], row["engagement_id"]), []).append(row)
@@ -175,7 +177,7 @@ class SubjectLookup:
         return pa.concat_tables(made)
 
 
-def once(*rows: pa.Table) -> pa.Table:
+def distinct(*rows: pa.Table) -> pa.Table:
     """The rows of all tables, each once."""
     found = pa.concat_tables(rows)
     return found.group_by(found.column_names).aggregate([])

@@ -62,7 +62,7 @@ def erased(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tup
     follow(planted)
     vault = open_vault(planted.settings)
     who = subject(vault, BOB, None)
-    keys, done = erase(vault, who, places(planted.settings, WHOM, spark=spark))
+    keys, done = erase(vault, who, places(planted.settings, WHOM))
     return planted, receipt(vault.keyring, who, keys, done, AT)
 
 
@@ -161,7 +161,7 @@ def test_the_receipt_names_every_table_and_verification_finds_what_is_planted_la
     vault = open_vault(lake.settings)
 
     def checks() -> dict[str, bool]:
-        others = places(lake.settings, WHOM, spark=lake.spark)
+        others = places(lake.settings, WHOM)
         return {check.what: check.holds for check in verify(vault, given, others, BOB)}
 
     assert all(checks().values())
@@ -169,7 +169,7 @@ def test_the_receipt_names_every_table_and_verification_finds_what_is_planted_la
     lake.append(MUTATION_REQUEST, [request("u9", operation="UPDATE", engagement_id="own")], 1)
     wrong = {what for what, holds in checks().items() if not holds}
     assert wrong == {"engagement/mapping", "engagement/mutation_request"}
-    erase(vault, subject(vault, BOB, None), places(lake.settings, WHOM, spark=lake.spark))
+    erase(vault, subject(vault, BOB, None), places(lake.settings, WHOM))
     assert all(checks().values()), "the same call removes what came later"
 
 
@@ -186,7 +186,7 @@ def test_tombstones_are_asked_by_organization(erased: tuple[Planted, dict[str, A
 @pytest.mark.slow
 def test_a_crash_at_any_point_leaves_what_an_undisturbed_erasure_leaves(tmp_path: Path, spark: SparkSession) -> None:
     calm, crashed = Planted(tmp_path / "calm", spark), Planted(tmp_path / "crashed", spark)
-    job = erase_job(Lake(spark, calm.settings), calm.stores, calm.settings)
+    job = erase_job(Lake(spark, calm.settings), calm.stores, Callbacks())
     undisturbed = calm.eraser().run(REF, WHOM)
     died = []
     for point in job.crash_points:
@@ -324,7 +324,7 @@ def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Pat
         planted.append(table, [], 1)
     died = Path(MAPPING.uri(planted.root), "part-of-a-write-that-died.parquet")
     died.write_bytes(SECRET.encode())
-    before = places(planted.settings, WHOM, spark=spark, now=True)
+    before = places(planted.settings, WHOM, now=True)
     vault = open_vault(planted.settings)
     _, done = erase(vault, subject(vault, BOB, None), before)
     until = {one.name: set(one.until) for one in done}
