@@ -19,8 +19,11 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.pii.erasure import Erasable, Erased, Subject, look, vault_rows
 from engagement_platform.pii.keys import Keyring
 from engagement_platform.pii.vault import Vault
+from engagement_platform.sources.strict_json import Refused, object_parser
 
 FORMAT = "engagement-platform erasure 1"
+_LARGEST, _DEEPEST = 1 << 30, 8
+"""Bytes of a receipt, which names each object that was written anew; levels of its objects and lists."""
 
 
 class ReceiptRefused(PlatformError):
@@ -81,14 +84,11 @@ def receipt(
 def read(path: Path) -> dict[str, Any]:
     """A receipt from its file. Raises ReceiptRefused."""
     try:
-        given = json.loads(path.read_bytes(), object_pairs_hook=_object)
+        return object_parser(_LARGEST, _DEEPEST)(path.read_bytes())
     except OSError as error:
         raise ReceiptRefused(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise ReceiptRefused("the file is no JSON, or names a field twice") from None
-    if not isinstance(given, dict):
-        raise ReceiptRefused("it is no receipt of an erasure")
-    return given
+    except Refused:
+        raise ReceiptRefused("the file is no JSON object, or one that names a field twice") from None
 
 
 def verify(vault: Vault, given: Mapping[str, Any], others: Sequence[Erasable], subject_id: str | None) -> list[Check]:
@@ -145,10 +145,3 @@ def _public_key(private: Ed25519PrivateKey) -> str:
 def _signature(private: Ed25519PrivateKey, content: Mapping[str, object]) -> str:
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return base64.b64encode(private.sign(canonical.encode())).decode()
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        raise ValueError("a field is there twice")
-    return made

@@ -378,7 +378,7 @@ def test_a_receipt_is_proved_only_as_it_was_written(pipe: Pipe, tmp_path: Path) 
             verify(pipe.vault, {**given, "signature": other}, (), None)
     for text in (f'{{"game": "x", {json.dumps(given)[1:]}', '{"places": [{"left": 1, "left": 0}]}', "[" * 100_000):
         file.write_text(text)
-        with pytest.raises(ReceiptRefused, match="no JSON, or names a field twice"):
+        with pytest.raises(ReceiptRefused, match="no JSON object, or one that names a field twice"):
             read(file)
 
 
