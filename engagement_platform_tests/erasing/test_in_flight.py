@@ -56,24 +56,28 @@ def world(spark: SparkSession, broker: Broker, tmp_path_factory: pytest.TempPath
     changed = {"kafka": kafka, "stores": StoreSettings(lease_wait=timedelta(0))}
     world.__dict__["settings"] = world.settings.model_copy(update=changed)
     for name in LAST_COMMIT:
-        speak(world, name, "somebody")
+        speak(world, name, "somebody", 1)
         world.run(name=name)
     return world
 
 
-def speak(world: World, job: str, person: str) -> None:
-    """A message about the person for the job's next batch; of what is announced or moved one that has landed."""
+def speak(world: World, job: str, person: str, time: int) -> None:
+    """A message about the person for the job's next batch; of what is announced or moved one that has landed.
+
+    time: first or second; each is about an engagement, a request or a change of its own.
+    """
+    own = f"{time} of {person}"
     if job in (INGEST_ENGAGEMENTS, REMATERIALIZE_ALIASES):
-        world.produce([engagement("org", f"of {person}", person_id=person, person_name=person)])
+        world.produce([engagement("org", own, person_id=person, person_name=person)])
         if job == REMATERIALIZE_ALIASES:
             world.run()
-            world.produce([engagement("org", f"of {person}", person_id=person, version=2)])
+            world.produce([engagement("org", own, person_id=person, version=2)])
             world.run()
     elif job == INGEST_PROFILE_CHANGES:
-        change = {"profile_id": person, "version": 1, "op": "INSERT", "changes": {"email": "a@b.c"}}
+        change = {"profile_id": person, "version": time, "op": "INSERT", "changes": {"email": "a@b.c"}}
         world.broker.produce(world.settings.kafka.profile_changes_topic, [(0, None, as_bytes(change))])
     else:
-        rename = {"request_id": f"r of {person}", "organization_id": "org", "operation": "RENAME", "from_id": person,
+        rename = {"request_id": own, "organization_id": "org", "operation": "RENAME", "from_id": person,
                   "name": "Zed", "execution_ts": NOW.isoformat()}  # fmt: skip
         world.produce_requests([rename])
         if job == APPLY_MUTATIONS:
@@ -104,48 +108,31 @@ def once_at(point: str, do: Callable[[], object]) -> Callable[[str], None]:
     return observe
 
 
-@pytest.mark.slow
-@pytest.mark.broker
-@pytest.mark.parametrize("job", list(LAST_COMMIT))
-def test_an_erasure_that_begins_while_a_batch_is_at_work_waits_for_it(world: World, job: str) -> None:
-    person, refused = f"at work {job}", list[BaseException]()
-
-    def erase() -> None:
-        with pytest.raises((LeaseUnavailable, OthersBatchUnfinished)) as told:
-            eraser(world).run(person, SubjectIds.of(person))
-        refused.append(told.value)
-
-    speak(world, job, person)
-    world.run(once_at(LAST_COMMIT[job], erase), name=job)
-    assert refused, "nobody tried to erase while the batch was at work"
-    assert traces(world, person), "the batch has landed nothing"
-    eraser(world).run(person, SubjectIds.of(person))
-    assert traces(world, person) == []
-
-
-@pytest.mark.slow
-@pytest.mark.broker
-@pytest.mark.parametrize("job", list(LAST_COMMIT))
-def test_an_erasure_that_begins_while_a_batch_is_half_done_waits_for_its_resume(world: World, job: str) -> None:
-    person = f"half done {job}"
-    speak(world, job, person)
-    with pytest.raises(Crash):
-        world.run(crash_at(LAST_COMMIT[job]), name=job)
-    with pytest.raises(OthersBatchUnfinished, match=f"engagement-platform run {job} --until-idle"):
-        eraser(world).run(person, SubjectIds.of(person))
-    world.run(name=job)
-    eraser(world).run(person, SubjectIds.of(person))
-    assert traces(world, person) == []
-
-
 @pytest.mark.broker
 @pytest.mark.parametrize("job", quick(list(LAST_COMMIT)))
-def test_no_batch_begins_before_an_erasure_that_was_interrupted_is_finished(world: World, job: str) -> None:
-    """Else it would read its tombstones before they are put up, and commit after the resume has looked for rows."""
-    person = f"interrupted {job}"
-    speak(world, job, person)
+def test_an_erasure_waits_for_a_batch_that_has_begun_and_no_batch_begins_while_an_erasure_is_unfinished(
+    world: World, job: str
+) -> None:
+    """Else the batch would read its tombstones before they are put up, and commit after rows were looked for."""
+    person = f"in flight {job}"
+    whom = SubjectIds.of(person)
+
+    def erase_and_die(point: str) -> None:
+        if point == LAST_COMMIT[job]:
+            with pytest.raises((LeaseUnavailable, OthersBatchUnfinished)):
+                eraser(world).run(person, whom)
+            raise Crash(point)
+
+    speak(world, job, person, 1)
     with pytest.raises(Crash):
-        eraser(world, crash_at("manifest:after")).run(person, SubjectIds.of(person))
+        world.run(erase_and_die, name=job)
+    with pytest.raises(OthersBatchUnfinished, match=f"engagement-platform run {job} --until-idle"):
+        eraser(world).run(person, whom)
+    world.run(name=job)
+    assert traces(world, person), "the batch has landed nothing"
+    speak(world, job, person, 2)
+    with pytest.raises(Crash):
+        eraser(world, crash_at("manifest:after")).run(person, whom)
     finish = once_at(LAST_COMMIT[job], lambda: list(eraser(world).finish()))
     with pytest.raises(OthersBatchUnfinished, match="engagement-platform erase --finish"):
         world.run(finish, name=job)
