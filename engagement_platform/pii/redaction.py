@@ -69,7 +69,9 @@ def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Ca
     clean = cast(dict[str, object], walk.through(event, (rules,), ()))
     needles = tuple(dict.fromkeys(_needles(walk.values)))
     if needles and _somewhere(clean, needles):
-        clean = cast(dict[str, object], _Copies(unknown, digest, walk.findings, needles).through(clean, (rules,), ()))
+        clean = cast(
+            dict[str, object], _Copies(unknown, digest, walk.findings, needles=needles).through(clean, (rules,), ())
+        )
     return Redacted(clean, tuple(walk.values), tuple(walk.findings))
 
 
@@ -155,26 +157,23 @@ class _Walk:
         return _GONE if self.unknown == "drop" else self.digest(str(value))
 
 
+@dataclass
 class _Copies(_Walk):
     """A second pass, for events in which a declared value stands somewhere else once more."""
 
-    def __init__(
-        self, unknown: Policy, digest: Callable[[str], str], findings: list[Finding], needles: tuple[str, ...]
-    ) -> None:
-        super().__init__(unknown, digest, findings)
-        self._needles = needles
+    needles: tuple[str, ...] = ()
 
     def look(self, value: object, name: str, *, kept: bool) -> Kind | None:  # noqa: ARG002
         if isinstance(value, str):
             folded = value.casefold()
             # In ids only the whole value counts: four letters occur in a random one by chance.
-            found = folded in self._needles if kept else any(needle in folded for needle in self._needles)
+            found = folded in self.needles if kept else any(needle in folded for needle in self.needles)
         else:
-            found = isinstance(value, int | float) and str(value) in self._needles
+            found = isinstance(value, int | float) and str(value) in self.needles
         return Kind.COPY if found else None
 
     def look_at_key(self, key: str, *, above: bool) -> Kind | None:  # noqa: ARG002
-        return Kind.COPY if key.casefold() in self._needles else None
+        return Kind.COPY if key.casefold() in self.needles else None
 
 
 def _named(path: _Path) -> str:
@@ -197,12 +196,9 @@ def _needles(values: list[PiiValue]) -> Iterator[str]:
 
 
 def _leaves(value: object) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            del key  # a field's name, not a value
-            yield from _leaves(each)
-    elif isinstance(value, list):
-        for each in value:
+    """Values that are neither object nor list; names of fields are none."""
+    if isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
             yield from _leaves(each)
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield str(value)
