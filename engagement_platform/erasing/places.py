@@ -31,15 +31,7 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, checkpoint_log
 from engagement_platform.lake.session import spark_session
 from engagement_platform.maintenance.layout import files
-from engagement_platform.pii.erasure import (
-    UNREADABLE,
-    Erasable,
-    Former,
-    Subject,
-    nobody_writes,
-    once,
-    reported,
-)
+from engagement_platform.pii.erasure import UNREADABLE, Erasable, Former, Subject, nobody_writes, once, reported
 from engagement_platform.pii.tombstones import ANYWHERE, StoredTombstones, entity
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import Feed, shipped

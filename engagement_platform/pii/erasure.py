@@ -163,8 +163,7 @@ class VaultRows(Erasable):
     def _naming(self, subject: Subject) -> list[str]:
         if self.table is not REFUSED or not subject.id:
             return []
-        days = {row["received_date"] for row in self.vault.rows_of(REFUSED)}
-        refs = [self.vault.keyring.ref(unattributed(day)) for day in days]
+        refs = [self.vault.keyring.ref(unattributed(day)) for day in self.vault.days(REFUSED)]
         rows = self.vault.rows_of(REFUSED, refs) if refs else []
         pattern, decrypted = naming(subject), self.vault.decryptor(REFUSED)
         rows = [row for row in rows if subject.game in (None, row["game"])]
@@ -240,16 +239,13 @@ def nobody_writes(settings: Settings, leased: Sequence[str]) -> Iterator[list[Le
 def expire_refused(vault: Vault, keep: timedelta) -> int:
     """Remove refused events of days that are wholly older than `keep`, and the keys of those days; how many rows."""
     last = (utc_now() - keep).date() - timedelta(days=1)
-    if log.version(REFUSED.uri(vault.root)) is None:
+    old = [day for day in vault.days(REFUSED) if day <= last][:MAX_LITERALS]
+    if not old:
         return 0
     with commit_lock(vault.root, VAULT.name):
-        found = vault.opened(REFUSED)
-        days = {date.fromisoformat(str(part["received_date"])) for part in found.partitions()}
-        old = sorted(day for day in days if day <= last)[:MAX_LITERALS]
-        if not old:
-            return 0
         for day in old:
             vault.keyring.destroy(Owner(EVERY_GAME, vault.keyring.ref(unattributed(day))))
+        found = vault.opened(REFUSED)
         gone = store_tables.remove(found, {"received_date": old}, once())
         store_tables.purge(found)
     return gone

@@ -12,7 +12,7 @@ from functools import partial
 
 from deltalake import DeltaTable
 
-from engagement_platform.lake import log, scan, store_tables
+from engagement_platform.lake import scan, store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
@@ -43,6 +43,10 @@ def rotate(vault: Vault) -> Rotated:
 
     Raises MasterKeyUnusable, MasterKeyBusy, SealBroken (a row is damaged: its former key stays), TableBusy.
     """
+
+    def days() -> list[tuple[Table, date]]:
+        return [(table, day) for table in (VAULT, REFUSED) for day in vault.days(table)]
+
     version, keys = vault.keyring.rotate()
     alone, rows, last = partial(commit_lock, vault.root, VAULT.name), 0, None
     while True:
@@ -50,26 +54,17 @@ def rotate(vault: Vault) -> Rotated:
             last = vault.keyring.renew(last)
         if last is None:
             break
-    for table, day in _days(vault):
+    for table, day in days():
         with alone():
             rows += _encrypt_anew(vault, table, day)
     # No erasure decrypts meanwhile; what was on its way with a former key has arrived.
     with commit_lock(vault.root, DELIVERY), alone():
-        rows += sum(_encrypt_anew(vault, table, day) for table, day in _days(vault))
+        rows += sum(_encrypt_anew(vault, table, day) for table, day in days())
         # On an object store there is no such lock: one more version stays until the next rotation.
         vault.keyring.forget_former(keep=int("://" in vault.root))
-        for table in {table for table, _ in _days(vault)}:
+        for table in {table for table, _ in days()}:
             store_tables.purge(DeltaTable(vault.uri(table)))
     return Rotated(version, keys, rows)
-
-
-def _days(vault: Vault) -> list[tuple[Table, date]]:
-    there = [table for table in (VAULT, REFUSED) if log.version(table.uri(vault.root)) is not None]
-    return [
-        (table, date.fromisoformat(str(part["received_date"])))
-        for table in there
-        for part in DeltaTable(vault.uri(table)).partitions()
-    ]
 
 
 def _encrypt_anew(vault: Vault, table: Table, day: date) -> int:

@@ -14,15 +14,7 @@ from sqlalchemy import select
 
 from engagement_platform.engine.database import reading, writing
 from engagement_platform.lake.erased import PSEUDONYM
-from engagement_platform.pii.keys import (
-    LOCK,
-    PLAYER,
-    Keyring,
-    Owner,
-    erased_keys,
-    open_pii,
-    put_up,
-)
+from engagement_platform.pii.keys import LOCK, PLAYER, Keyring, Owner, erased_keys, open_pii, put_up
 from engagement_platform.pii.master import Masters
 from engagement_platform.pii.schema import PII_ERASED, PII_ERASURE
 from engagement_platform.pii.sealing import Sealer, derived, words

@@ -11,7 +11,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache
 from typing import Any, ClassVar
 
@@ -218,28 +218,28 @@ class Vault:
         """
         ref = self.ref(subject)
         self._audit(VAULT, ref, game, purpose, reader)
-        stored, decrypted = [], self.decryptor(VAULT)
-        # A rotation destroys former keys under the same lock.
-        with commit_lock(self.root, VAULT.name):
-            opened = [(row, decrypted(row)) for row in self.rows_of(VAULT, [ref]) if game in (None, row["game"])]
-        for row, plain in opened:
-            if plain is not None:
-                path, value = json.loads(plain)
-                named = {name: row[name] for name in ("game", "event_id", "event_type", "received_ts")}
-                stored.append(Stored(path=path, value=value, **named))
+        stored = list[Stored]()
+        for row, plain in self._decrypted(VAULT, [ref], game):
+            path, value = json.loads(plain)
+            named = {name: row[name] for name in ("game", "event_id", "event_type", "received_ts")}
+            stored.append(Stored(path=path, value=value, **named))
         return sorted(stored, key=lambda one: (one.received_ts, one.event_id, one.path))
 
     def refused(self, game: str, *, purpose: str, reader: str) -> list[tuple[Row, bytes]]:
         """Refused events of a game, oldest first: (row without the ciphertext, the event). Audited as `read`."""
         self._audit(REFUSED, "", game, purpose, reader)
-        decrypted, found = self.decryptor(REFUSED), []
-        with commit_lock(self.root, VAULT.name):
-            opened = [(row, decrypted(row)) for row in self.rows_of(REFUSED) if row["game"] == game]
-        for row, body in opened:
-            if body is not None:
-                del row["sealed"]
-                found.append((row, body))
+        found = self._decrypted(REFUSED, None, game)
+        for row, _ in found:
+            del row["sealed"]
         return sorted(found, key=lambda one: (one[0]["received_ts"], one[0]["refused_id"]))
+
+    def _decrypted(self, table: Table, refs: Sequence[str] | None, game: str | None) -> list[tuple[Row, bytes]]:
+        """Rows with what is encrypted in them; without those whose key is gone."""
+        decrypted = self.decryptor(table)
+        # A rotation destroys former keys under the same lock.
+        with commit_lock(self.root, VAULT.name):
+            opened = [(row, decrypted(row)) for row in self.rows_of(table, refs) if game in (None, row["game"])]
+        return [(row, plain) for row, plain in opened if plain is not None]
 
     def decryptor(self, table: Table) -> Callable[[Row], bytes | None]:
         """A function from a row to what is encrypted in it, None when its key is gone; it asks for each key once.
@@ -264,6 +264,13 @@ class Vault:
         where = {} if refs is None else {"subject_ref": refs}
         batches = scan.batches(DeltaTable(self.uri(table)), table.column_names, where)
         return [row for batch in batches for row in batch.to_pylist()]
+
+    def days(self, table: Table) -> list[date]:
+        """The days of which there are rows, sorted; none where there is no table."""
+        if log.version(table.uri(self.root)) is None:
+            return []
+        parts = DeltaTable(self.uri(table)).partitions()
+        return sorted({date.fromisoformat(str(part["received_date"])) for part in parts})
 
     def _audit(self, table: Table, ref: str, game: str | None, purpose: str, reader: str) -> None:
         if purpose not in self._purposes:
