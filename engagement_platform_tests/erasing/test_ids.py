@@ -24,17 +24,23 @@ IN_TABLES = ["Caf\u00e9-Bob", "cafe\u0301-bob", f" {BOB}", f"{BOB}\u00a0"]
 FAR = [BOB, "cafe-bob", "amy"]
 
 
-@pytest.fixture
-def vault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vault:
-    """Of a lake whose engagements name ids near to one, and whose vault has three of them."""
-    settings = Settings(home=tmp_path / "home")
-    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(settings.home))
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a lake whose engagements name ids near to one, and whose vault has three of them; no test erases one."""
+    settings = Settings(home=tmp_path_factory.mktemp("ids") / "home")
     plant.create(DATA.uri(settings.lake), DATA)
     rows = [engagement("org", f"e{at}", id_, id_) for at, id_ in enumerate([*IN_TABLES, *FAR])]
     plant.append(DeltaTable(DATA.uri(settings.lake)), table_of(rows, DATA), Transaction("planted", 0))
     vault = open_vault(settings)
     put(vault, 1, [deposit(vault, id_, f"v-{id_}", "kept") for id_ in (BOB, BOB.upper(), "cafe-bob")])
-    return vault
+    return settings.home
+
+
+@pytest.fixture
+def vault(home: Path, monkeypatch: pytest.MonkeyPatch) -> Vault:
+    """The vault, with commands that are about its lake."""
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(home))
+    return open_vault(Settings(home=home))
 
 
 def call(*words: str, given: str | bytes = "") -> Result:
