@@ -154,12 +154,12 @@ class Keyring:
             count += sum(self._rewrap(table, version) for table in (PII_SECRET, PII_KEY))
             with writing(self.engine, LOCK) as connection:
                 old = any(self._old(connection, table, version).first() for table in (PII_SECRET, PII_KEY))
-                done = not old and self._masters.still_wraps(version)
-                if done and local is not None:
+                if old or not self._masters.still_wraps(version):
+                    continue
+                if local is not None:
                     local.forget_former()
-            if done:
-                empty_log(self.engine)
-                return version, count
+            empty_log(self.engine)
+            return version, count
         raise MasterKeyBusy(_TRIES)
 
     def renew(self, after: Owner | None) -> Owner | None:

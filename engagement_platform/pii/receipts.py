@@ -94,7 +94,7 @@ def read(path: Path) -> dict[str, Any]:
 def verify(vault: Vault, given: Mapping[str, Any], others: Sequence[Erasable], subject_id: str | None) -> list[Check]:
     """Look again at every place that a receipt names. Raises ReceiptRefused (not ours, or changed), IdRefused.
 
-    subject_id: None looks at what the reference leads to, the tombstone, the keys and the vault, and at nothing else.
+    subject_id: None looks at what the reference leads to, the tombstone, the keys and the vault; others are none then.
     """
     content = _proved(vault.keyring, given)
     if subject_id is not None and vault.ref(subject_id) != content["subject_ref"]:
@@ -105,7 +105,7 @@ def verify(vault: Vault, given: Mapping[str, Any], others: Sequence[Erasable], s
         Check("tombstone", there, "there" if there else "missing: replays would bring it back"),
         Check("keys", keys == 0, f"{keys} keys"),
     ]
-    looked_at = [*vault_rows(vault), *(others if subject_id is not None else ())]
+    looked_at = [*vault_rows(vault), *others]
     for place in looked_at:
         rows, stays = look(place, who)
         checks.append(Check(place.name, rows == 0, " ".join((f"{rows} rows", *stays))))
