@@ -6,12 +6,14 @@ Pure functions; nothing here raises on any bytes. Bytes to a JSON object is `sou
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from engagement_platform.pipelines.games.event_type import EventField, EventType
+from engagement_platform.pii.declared import parts
+from engagement_platform.pipelines.games.event_type import OPTIONAL, EventField, EventType
 from engagement_platform.pipelines.games.registry import Registry
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import DecodingLimits, Reason
@@ -26,15 +28,6 @@ _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _CLEANING: Mapping[str, Callable[[str], str]] = {
     "trim": str.strip, "lower": str.lower, "upper": str.upper,
 }  # fmt: skip
-
-
-_ENVELOPE: Sequence[tuple[str, Sequence[str]]] = (
-    ("session_id", ("trim", "empty_is_null")),
-    ("platform", ("trim", "lower")),
-    ("app_version", ("trim",)),
-    ("country", ("trim", "upper", "empty_is_null")),
-)
-"""Optional fields of every event, and how they are cleaned; in the order of their columns."""
 
 
 class GameReason(StrEnum):
@@ -151,10 +144,11 @@ class _Reader:
         self._id_length = limits.decoding.max_id_length
         # Any time with an offset: how far it may be from the object's arrival is checked apart, with a reason that
         # says which end it is.
-        self._event_ts = time_reader(_anytime(limits.decoding), _LONG_AGO)
-        self._fields = [(name, field.required, _reader(field, limits)) for name, field in declared.fields.items()]
-        self._personal = [(pointer, tuple(_steps(pointer))) for pointer in declared.pii]
-        self._envelope = [(name, _text(clean)) for name, clean in _ENVELOPE]
+        anytime = replace(limits.decoding, earliest=datetime(1, 1, 1, tzinfo=UTC), max_ahead=timedelta.max)
+        self._event_ts = time_reader(anytime, _LONG_AGO)
+        fields = {**OPTIONAL, **declared.fields}
+        self._fields = [(name, field.required, _reader(field, limits)) for name, field in fields.items()]
+        self._personal = [(pointer, parts(pointer, declared.name)) for pointer in declared.pii]
 
     def read(self, fields: JsonObject, arrived: datetime) -> Event:
         """The event in an object without its event_type. Raises Refused, _Unfit."""
@@ -171,10 +165,9 @@ class _Reader:
         if (refused := self._limits.refused_time(event_ts, arrived)) is not None:
             raise _Unfit(refused)
         values: list[object] = [event_ts.date(), event_ts, game_id, self._player(take("player_id", None)), event_id]
-        for name, read in self._envelope:
-            values.append(_optional(take(name, None), name, read))
         for name, required, read in self._fields:
-            value = _optional(take(name, None), name, read)
+            value = take(name, None)
+            value = None if value is None else read(value, name)
             if required and value is None:
                 raise Refused(Reason.MISSING_FIELD, name)
             values.append(value)
@@ -186,24 +179,14 @@ class _Reader:
         return read_id(value, "player_id", self._id_length)
 
 
-def _optional(value: object, name: str, read: Reader) -> object:
-    return None if value is None else read(value, name)
-
-
-def _anytime(limits: DecodingLimits) -> DecodingLimits:
-    return DecodingLimits(
-        limits.max_bytes, limits.max_depth, limits.max_id_length, datetime(1, 1, 1, tzinfo=UTC), timedelta.max
-    )
-
-
 def _reader(field: EventField, limits: EventLimits) -> Reader:
     """What reads a value of a field's type, cleans and checks it."""
     if field.type == "string":
-        return _text(field.clean, frozenset(field.one_of))
+        return _text(field)
     if field.type == "array<string>":
-        return _texts(_text(field.clean, frozenset(field.one_of)))
+        return _texts(_text(field))
     # Such as the end of a subscription, which may be years ahead.
-    later = DecodingLimits(earliest=limits.decoding.earliest, max_ahead=timedelta.max)
+    later = replace(limits.decoding, max_ahead=timedelta.max)
     read, least, most = value_reader(field.type, later, _LONG_AGO), field.at_least, field.at_most
     if least is None and most is None:
         return read
@@ -218,9 +201,9 @@ def _reader(field: EventField, limits: EventLimits) -> Reader:
     return read_in_range
 
 
-def _text(clean: Sequence[str], one_of: frozenset[str] = frozenset()) -> Reader:
-    cleaning = [_CLEANING[name] for name in clean if name != "empty_is_null"]
-    empty_is_null = "empty_is_null" in clean
+def _text(field: EventField) -> Reader:
+    cleaning = [_CLEANING[name] for name in field.clean if name != "empty_is_null"]
+    empty_is_null, one_of = "empty_is_null" in field.clean, frozenset(field.one_of)
 
     def read(value: object, name: str) -> object:
         if type(value) is not str:
@@ -243,15 +226,6 @@ def _texts(read_one: Reader) -> Reader:
         return [read_one(each, name) for each in value]
 
     return read
-
-
-def _steps(pointer: str) -> Iterator[str]:
-    """The parts of a JSON pointer (RFC 6901).
-
-    >>> list(_steps("/recipients/*/e~1mail"))
-    ['recipients', '*', 'e/mail']
-    """
-    return (part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
 
 
 def _has(value: object, steps: Sequence[str]) -> bool:

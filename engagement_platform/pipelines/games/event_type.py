@@ -56,16 +56,25 @@ class EventField(Declared):
         return self
 
 
+OPTIONAL = {
+    "session_id": EventField(type="string", clean=("trim", "empty_is_null"), comment="Session of the player."),
+    "platform": EventField(
+        type="string", clean=("trim", "lower"), comment="Such as ios, android or web; in lower case."
+    ),
+    "app_version": EventField(type="string", clean=("trim",), comment="Version of the game."),
+    "country": EventField(
+        type="string", clean=("trim", "upper", "empty_is_null"), comment="ISO 3166 code of the country; in upper case."
+    ),
+}
+"""Fields that an event of any type may have."""
+
 ENVELOPE = (
     Column("event_date", "date", "UTC day of event_ts."),
     Column("event_ts", "timestamp", "When it happened, UTC."),
     Column("game_id", "string", "Game that sent it."),
     Column("player_id", "string", "Player, by a pseudonym; personal data is kept apart."),
     Column("event_id", "string", "Drawn by the sender; one that comes again is dropped."),
-    Column("session_id", "string", "Session of the player."),
-    Column("platform", "string", "Such as ios, android or web; in lower case."),
-    Column("app_version", "string", "Version of the game."),
-    Column("country", "string", "ISO 3166 code of the country; in upper case."),
+    *(Column(name, field.type, field.comment) for name, field in OPTIONAL.items()),
 )
 """Columns of every table of events, before its own; statistics cover them."""
 
