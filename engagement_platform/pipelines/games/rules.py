@@ -133,25 +133,14 @@ def _text(value: object) -> str | None:
 
 def _fields(events: Sequence[Event | None], types: Registry) -> pa.StructArray | None:
     """The values of each type's own fields, at the places of its events."""
-    places: dict[str, list[int]] = defaultdict(list)
+    rows: dict[str, list[dict[str, object] | None]] = defaultdict(lambda: [None] * len(events))
     for at, event in enumerate(events):
         if event is not None:
-            places[event.event_type].append(at)
-    structs = []
+            own = event.values[len(ENVELOPE) :]
+            rows[event.event_type][at] = dict(zip(types[event.event_type].fields, own, strict=True))
+    structs = {}
     for name, declared in types.items():
-        if not declared.fields:
-            continue
-        schema = schema_of(declared.table, *declared.fields)
-        if name not in places:
-            structs.append((name, pa.nulls(len(events), pa.struct(list(schema)))))
-            continue
-        rows = [event.values[len(ENVELOPE) :] for at in places[name] if (event := events[at]) is not None]
-        columns = [pa.array(column, field.type) for field, column in zip(schema, zip(*rows, strict=True), strict=True)]
-        own = pa.StructArray.from_arrays(columns, fields=list(schema))
-        order: list[int | None] = [None] * len(events)
-        for number, at in enumerate(places[name]):
-            order[at] = number
-        structs.append((name, own.take(pa.array(order, pa.int64()))))
-    if not structs:
-        return None
-    return pa.StructArray.from_arrays([array for _, array in structs], names=[name for name, _ in structs])
+        if declared.fields:
+            kind = pa.struct(list(schema_of(declared.table, *declared.fields)))
+            structs[name] = pa.array(rows[name], kind) if name in rows else pa.nulls(len(events), kind)
+    return pa.StructArray.from_arrays(list(structs.values()), names=list(structs)) if structs else None
