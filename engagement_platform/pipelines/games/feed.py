@@ -15,16 +15,6 @@ from engagement_platform.pipelines.games.registry import Registry, registry
 from engagement_platform.settings import Settings
 
 
-def ingest_name(group: str) -> str:
-    """The job that lands a group's events."""
-    return f"ingest-{group}-events"
-
-
-def replay_name(group: str) -> str:
-    """The job that reads a group's objects once more."""
-    return f"replay-{group}-events"
-
-
 @dataclass(frozen=True)
 class Feed:
     """Events of some types, one table each, and a table of refused ones."""
@@ -38,12 +28,12 @@ class Feed:
     @property
     def job(self) -> str:
         """Name of the job that fills the tables, such as `ingest-arcade-events`."""
-        return ingest_name(self.group)
+        return f"ingest-{self.group}-events"
 
     @property
     def replay_job(self) -> str:
         """Name of the job that reads objects once more."""
-        return replay_name(self.group)
+        return f"replay-{self.group}-events"
 
     @property
     def quarantine(self) -> Table:

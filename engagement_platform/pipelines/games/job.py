@@ -28,7 +28,7 @@ from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pipelines.games.counting import counted, of_plan, of_tables
 from engagement_platform.pipelines.games.decoding import EventLimits
 from engagement_platform.pipelines.games.event_type import GROUP, QUARANTINE_NAME
-from engagement_platform.pipelines.games.feed import Feed, ingest_name, replay_name, shipped
+from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
 from engagement_platform.pipelines.games.objects import BatchObjects, ObjectSource
 from engagement_platform.pipelines.games.pipe import (
@@ -56,8 +56,8 @@ TABLES = "tables"
 """The process that writes."""
 ROWS_OF = "rows/"
 """How the counts begin that say how many rows were written into a table; its name follows."""
-INGEST_GAME_EVENTS = ingest_name(GROUP)
-REPLAY_GAME_EVENTS = replay_name(GROUP)
+INGEST_GAME_EVENTS = f"ingest-{GROUP}-events"
+REPLAY_GAME_EVENTS = f"replay-{GROUP}-events"
 
 
 @dataclass(frozen=True)

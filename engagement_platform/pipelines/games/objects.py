@@ -49,9 +49,9 @@ class NoGameQueue(PlatformError):
 class ObjectsForgotten(PlatformError):
     """A batch names objects that nobody remembers."""
 
-    def __init__(self, job: str, batch: int, location: str) -> None:
+    def __init__(self, job: str, batch: int) -> None:
         super().__init__(
-            f"{job} needs the objects of batch {batch}, which the state at {location} does not know. Nothing was read. "
+            f"{job} needs the objects of batch {batch}, which the stores' database does not know. Nothing was read. "
             f"Connect to the database that the job was run with; if it is gone, `engagement-platform reset {job} "
             "--abandon`, and read the objects again with `engagement-platform replay`."
         )
@@ -154,7 +154,7 @@ class QueueSource(ObjectSource):
         with self._remembered():
             shares = self._reader.partitions(self._offset(start), self._offset(end))
         if not shares:
-            raise ObjectsForgotten(self._stream, end[BATCH], "the stores' database")
+            raise ObjectsForgotten(self._stream, end[BATCH])
         files = tuple(file for share in shares for file in share.files)
         return BatchObjects(files, self._options, shares[0].dead_letters)
 
@@ -164,7 +164,7 @@ class QueueSource(ObjectSource):
         try:
             yield
         except S3SqsStateLost as error:
-            raise ObjectsForgotten(self._stream, error.batch, "the stores' database") from error
+            raise ObjectsForgotten(self._stream, error.batch) from error
 
     def close(self) -> None:
         """Let go of the queue: what was not committed becomes visible to others again in time."""
@@ -211,5 +211,5 @@ class ReplaySource(ObjectSource):
         """The objects of a range."""
         found = self._state.files(self._stream, start[BATCH], end[BATCH])
         if not found:
-            raise ObjectsForgotten(self._stream, end[BATCH], self._state.location)
+            raise ObjectsForgotten(self._stream, end[BATCH])
         return BatchObjects(tuple(found), self._options, self._dead_letters)

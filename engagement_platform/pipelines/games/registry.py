@@ -6,7 +6,7 @@ Reading and checking them only; what a declaration may say is `event_type`.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -38,10 +38,8 @@ def registry(folder: Path | None = None) -> Registry:
 
     Raises EventTypeRefused. Read once for a process: a new declaration is seen by the next one.
     """
-    found = {declared.name: declared for declared in _read(SHIPPED)}
-    if folder is not None:
-        found |= read_folder(folder, "games.declarations")
-    return dict(sorted(found.items()))
+    own = {} if folder is None else read_folder(folder, "games.declarations")
+    return dict(sorted({**read_folder(SHIPPED), **own}.items()))
 
 
 def with_personal_fields(settings: Settings) -> Settings:
@@ -58,11 +56,12 @@ def with_personal_fields(settings: Settings) -> Settings:
     return settings.model_copy(update={"pii": settings.pii.model_copy(update={"fields": fields})})
 
 
-def read_folder(folder: Path, named_by: str, group: str = GROUP) -> Registry:
+def read_folder(folder: Path, named_by: str = "", group: str = GROUP) -> Registry:
     """The types that a folder declares, one TOML file each. named_by: where it is set. Raises EventTypeRefused."""
     if not folder.is_dir():
         raise EventTypeRefused(str(folder), f"there is no such folder ({named_by})")
-    return {declared.name: declared for declared in _read(folder, group)}
+    found = (parse(str(file), file.read_text(encoding="utf-8"), group) for file in sorted(folder.glob("*.toml")))
+    return {declared.name: declared for declared in found}
 
 
 def parse(file: str, text: str, group: str = GROUP) -> EventType:
@@ -83,9 +82,3 @@ def what_is_wrong(error: ValidationError) -> str:
     """Each field and what is wrong with it, in one line."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
     return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in errors)
-
-
-def _read(folder: Path, group: str = GROUP) -> Iterator[EventType]:
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        if file.name.endswith(".toml"):
-            yield parse(str(file), file.read_text(encoding="utf-8"), group)

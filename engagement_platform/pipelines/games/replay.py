@@ -143,9 +143,7 @@ def objects_below(settings: Settings, prefix: str) -> list[S3File]:
     try:
         pages = client("s3", options).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
         there = [entry for page in pages for entry in page.get("Contents", ())]
-    except ClientError as failed:
-        raise BucketNotListed(bucket, prefix, reason_of(failed)) from failed
-    except BotoCoreError as failed:
+    except (BotoCoreError, ClientError) as failed:
         raise BucketNotListed(bucket, prefix, reason_of(failed)) from failed
     found = [_listed_file(bucket, entry) for entry in there if not (entry["Key"].endswith("/") and not entry["Size"])]
     return S3SqsState.open(options.state_location, allow_overwrites=False).arrived(found)
