@@ -83,8 +83,11 @@ class BatchObjects:
 class ObjectSource(NoIdentity, ABC):
     """A source whose batches are objects. Which those of a batch are is durable before it begins."""
 
-    _stream: str
-    _state: S3SqsState
+    def __init__(self, stream: str, settings: Settings) -> None:
+        """stream: name of the job."""
+        self._options = options_of(settings)
+        self._stream, self._max_objects = stream, settings.games.max_objects
+        self._state = S3SqsState.open(self._options.state_location, allow_overwrites=False)
 
     @abstractmethod
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:
@@ -97,9 +100,6 @@ class ObjectSource(NoIdentity, ABC):
     def check(self, start: Offsets, end: Offsets) -> None:
         """Raise ObjectsForgotten when the state does not know the batch."""
         self.objects(start, end)
-
-    def size(self, start: Offsets, end: Offsets) -> None:
-        """Not known before objects are read."""
 
     def split(self, end: Offsets) -> None:
         """Let the later half of the objects of the batch that ends there wait for the next; one stays."""
@@ -135,10 +135,9 @@ class QueueSource(ObjectSource):
     """
 
     def __init__(self, stream: str, settings: Settings, wait_s: int = 1) -> None:
-        self._options = replace(options_of(settings), wait_time_s=wait_s)
-        self._stream, self._max_objects = stream, settings.games.max_objects
+        super().__init__(stream, settings)
+        self._options = replace(self._options, wait_time_s=wait_s)
         self._reader = S3SqsStreamReader(Shape.of(LINE_SCHEMA, self._options))
-        self._state = S3SqsState.open(self._options.state_location, allow_overwrites=False)
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
         """The objects that wait longest; None when none does. After a reset all that are remembered come again."""
@@ -188,11 +187,9 @@ class ReplaySource(ObjectSource):
         list_objects: Callable[[], Sequence[S3File]],
         dead_letters: str | None,
     ) -> None:
-        self._options = options_of(settings)
-        self._stream, self._max_objects = stream, settings.games.max_objects
+        super().__init__(stream, settings)
         self._list: Callable[[], Sequence[S3File]] | None = list_objects
         self._dead_letters = dead_letters
-        self._state = S3SqsState.open(self._options.state_location, allow_overwrites=False)
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
         """The next of the objects; None after the last."""
