@@ -51,27 +51,24 @@ class Expectation:
         return self.rates[(first + np.arange(size)) % len(self.rates)]
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """Expectations by game and figure. Games with too little history are not in it."""
+Baseline = Mapping[str, Mapping[str, Expectation]]
+"""Expectations by game and figure. Games with too little history are not in it."""
 
-    games: Mapping[str, Mapping[str, Expectation]]
 
-    @classmethod
-    def fit(cls, history: pa.Table, until: datetime) -> Baseline:
-        """From figures before `until`, as KPI_SCHEMA says; four weeks are good, more are not needed.
+def fit_baseline(history: pa.Table, until: datetime) -> Baseline:
+    """From figures before `until`, as KPI_SCHEMA says; four weeks are good, more are not needed.
 
-        Takes 1.4 s for each game and four weeks; once a day is often enough.
-        """
-        found: dict[str, Mapping[str, Expectation]] = {}
-        for game in sorted(set(history["game"].to_pylist())):
-            rows = history.filter(pc.equal(history["game"], game))
-            first = pc.min(rows["minute"]).as_py()
-            [grid] = grids(rows, first, until, [game])
-            season = next((s for s in (WEEK, DAY) if len(grid) >= TURNS * s), None)
-            if season is not None:
-                found[game] = {kpi: _expectation(grid, kpi, season) for kpi in KPIS}
-        return cls(found)
+    Takes 1.4 s for each game and four weeks; once a day is often enough.
+    """
+    found: dict[str, Mapping[str, Expectation]] = {}
+    for game in sorted(set(history["game"].to_pylist())):
+        rows = history.filter(pc.equal(history["game"], game))
+        first = pc.min(rows["minute"]).as_py()
+        [grid] = grids(rows, first, until, [game])
+        season = next((s for s in (WEEK, DAY) if len(grid) >= TURNS * s), None)
+        if season is not None:
+            found[game] = {kpi: _expectation(grid, kpi, season) for kpi in KPIS}
+    return found
 
 
 def _expectation(grid: Grid, kpi: str, season: int) -> Expectation:

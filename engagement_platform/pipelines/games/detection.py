@@ -79,7 +79,7 @@ def findings(
     """
     found = []
     for grid in figures:
-        expected = baseline.games.get(grid.game)
+        expected = baseline.get(grid.game)
         if expected is None:
             continue
         quiet = silent(grid.values["events"], expected["events"].at(grid.first, len(grid)), settings)

@@ -5,15 +5,16 @@ Figures are counted by each batch of game events (`counting`, `live_ops_store`);
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from threading import Event
 
 from engagement_platform.alerting.alerts import Alerts
 from engagement_platform.alerting.model import Alert, Severity
-from engagement_platform.engine.database import open_engine
-from engagement_platform.pipelines.games.baseline import Baseline
+from engagement_platform.engine.database import open_engine, utc_now
+from engagement_platform.pipelines.games.baseline import Baseline, fit_baseline
 from engagement_platform.pipelines.games.detection import LEVEL_MINUTES, SILENCE, WINDOWS, Finding, findings
 from engagement_platform.pipelines.games.figures import MINUTE, grids, minute_number, moment_of
 from engagement_platform.pipelines.games.live_ops_store import KEPT, LiveOpsStore
@@ -38,11 +39,6 @@ class Judged:
     """Games that were judged: those with two days of history or more."""
     standing: tuple[Finding, ...]
     """What is wrong at that time."""
-
-
-def utc_now() -> datetime:
-    """This machine's clock, UTC."""
-    return datetime.now(UTC)
 
 
 class LiveOpsJob:
@@ -91,7 +87,7 @@ class LiveOpsJob:
 
     def _judged(self, until: datetime) -> tuple[tuple[str, ...], tuple[Finding, ...]]:
         baseline = self._expected(until.replace(hour=0, minute=0))
-        games = tuple(sorted(baseline.games))
+        games = tuple(baseline)
         if not games:
             return (), ()
         first = until - JUDGED - _LEAD
@@ -109,30 +105,31 @@ class LiveOpsJob:
         """From the weeks before a day, fitted once for each day: 1.4 s a game."""
         if self._baseline is None or self._baseline[0] != midnight:
             history = self.store.figures(midnight - HISTORY, midnight)
-            self._baseline = midnight, Baseline.fit(history, midnight)
+            self._baseline = midnight, fit_baseline(history, midnight)
         return self._baseline[1]
 
 
-def key_of(finding: Finding) -> str:
-    """The alert that a finding belongs to: one a game for its silence, one for all its figures.
+def tell(alerts: Alerts, games: Iterable[str], findings: Iterable[Finding]) -> None:
+    """Raise what stands and take back what is over, for games that were judged. Never raises, sends nothing itself.
 
-    What players leave, they leave in all figures at once; one message says so.
+    One alert a game for its silence, one for all its figures: what players leave, they leave in all figures at once.
     """
-    return f"{SOURCE}/{finding.game}/{SILENCE if finding.what == SILENCE else FIGURES}"
+    standing = defaultdict[str, list[Finding]](list)
+    for one in findings:
+        if one.over_at is None:
+            standing[f"{SOURCE}/{one.game}/{SILENCE if one.what == SILENCE else FIGURES}"].append(one)
+    for key, found in sorted(standing.items()):
+        alerts.raised(_alert(key, found))
+    for game in games:
+        for kind, words in ((SILENCE, "Events come again."), (FIGURES, "Its figures are back at what is expected.")):
+            if (key := f"{SOURCE}/{game}/{kind}") not in standing:
+                alerts.recovered(key, words)
 
 
-def standing(findings: Iterable[Finding]) -> dict[str, list[Finding]]:
-    """Findings that are not over, by the alert they belong to."""
-    found: dict[str, list[Finding]] = {}
-    for finding in findings:
-        if finding.over_at is None:
-            found.setdefault(key_of(finding), []).append(finding)
-    return found
-
-
-def alert_of(key: str, findings: Sequence[Finding]) -> Alert:
+def _alert(key: str, findings: Sequence[Finding]) -> Alert:
     """The alert for what stands about one key; at least one finding."""
     first = min(findings, key=lambda finding: finding.detected_at)
+    labels = {"game": first.game}
     if first.what == SILENCE:
         title = f"{first.game} is silent"
         body = (
@@ -140,20 +137,9 @@ def alert_of(key: str, findings: Sequence[Finding]) -> Alert:
         )
     else:
         moved = ", ".join(f"{one.what} {one.ratio - 1:+.0%}" for one in findings)
-        after = f" after {first.change}" if first.change else ""
-        title = f"{first.game}: {moved}{after}"
-        body = f"Against what is expected of this hour: {moved}."
-        body += f" It began after the change {first.change}; consider taking it back." if first.change else ""
-    labels: Mapping[str, str] = {"game": first.game, **({"change": first.change} if first.change else {})}
+        title, body = f"{first.game}: {moved}", f"Against what is expected of this hour: {moved}."
+        if first.change:
+            title += f" after {first.change}"
+            body += f" It began after the change {first.change}; consider taking it back."
+            labels["change"] = first.change
     return Alert(key, Severity.ERROR, title, body, SOURCE, first.detected_at - timedelta(minutes=1), labels)
-
-
-def tell(alerts: Alerts, games: Iterable[str], findings: Iterable[Finding]) -> None:
-    """Raise what stands and take back what is over, for games that were judged. Never raises, sends nothing itself."""
-    now_wrong = standing(findings)
-    for key, found in sorted(now_wrong.items()):
-        alerts.raised(alert_of(key, found))
-    for game in games:
-        for kind, words in ((SILENCE, "Events come again."), (FIGURES, "Its figures are back at what is expected.")):
-            if (key := f"{SOURCE}/{game}/{kind}") not in now_wrong:
-                alerts.recovered(key, words)

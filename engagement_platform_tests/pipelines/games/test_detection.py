@@ -11,7 +11,7 @@ from scipy.stats import poisson
 
 from engagement_platform.alerting.alerts import Alerts
 from engagement_platform.engine.database import open_engine
-from engagement_platform.pipelines.games.baseline import Baseline
+from engagement_platform.pipelines.games.baseline import Baseline, fit_baseline
 from engagement_platform.pipelines.games.detection import SILENCE, Change, Finding, findings, spells
 from engagement_platform.pipelines.games.figures import KPIS, Grid, minute_number, moment_of
 from engagement_platform.pipelines.games.live_ops import tell
@@ -31,7 +31,7 @@ def weeks() -> VALUES:
 
 @pytest.fixture(scope="module")
 def baseline(weeks: VALUES) -> Baseline:
-    return Baseline.fit(as_table(weeks, LEARNT), moment_of(START))
+    return fit_baseline(as_table(weeks, LEARNT), moment_of(START))
 
 
 def times(grid: Grid, begin: int, end: int, factor: float) -> None:
@@ -70,7 +70,7 @@ def test_half_of_a_game_lost_after_a_change_is_told_at_the_first_minute_that_cou
     first, *_ = findings(baseline, [grid], [change], SETTINGS)
     told, over = after(grid, 180, first)
     assert first.change == "offer 7"
-    expected = baseline.games["large"]["events"]
+    expected = baseline["large"]["events"]
     events, dispersion = float(expected.at(grid.first + 180, 1)[0]), expected.dispersion
     halved = [poisson.cdf(n * events / 2 / dispersion, n * events / dispersion) for n in range(1, 16)]
     assert told == next(n for n, chance in enumerate(halved, 1) if chance < SETTINGS.change_chance)
@@ -139,16 +139,16 @@ def test_an_outage_among_the_weeks_hardly_moves_what_is_expected(weeks: VALUES, 
     hit = slice(2 * WEEK + 12 * 60, 2 * WEEK + 16 * 60)
     for values in broken["large"].values():
         values[hit] = 0
-    again = Baseline.fit(as_table(broken, LEARNT), moment_of(START)).games["large"]["events"]
-    before = baseline.games["large"]["events"]
+    again = fit_baseline(as_table(broken, LEARNT), moment_of(START))["large"]["events"]
+    before = baseline["large"]["events"]
     hours = before.at(START + 12 * 60, 240), again.at(START + 12 * 60, 240)
     assert 0.9 < hours[1].sum() / hours[0].sum() < 1.1
 
 
 def test_with_less_than_two_days_there_is_no_baseline_and_nothing_is_told(weeks: VALUES) -> None:
-    fitted = Baseline.fit(as_table({"large": weeks["large"]}, DAY), moment_of(minute_number(MONDAY) + DAY))
-    assert fitted.games == {}
-    assert findings(fitted, [grid_of(weeks, "large", DAY, DAY)], [], SETTINGS) == []
+    too_short = fit_baseline(as_table({"large": weeks["large"]}, DAY), moment_of(minute_number(MONDAY) + DAY))
+    assert too_short == {}
+    assert findings(too_short, [grid_of(weeks, "large", DAY, DAY)], [], SETTINGS) == []
 
 
 def test_spells_go_from_a_begin_to_the_next_end() -> None:
