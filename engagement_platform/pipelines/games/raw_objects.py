@@ -6,11 +6,12 @@ Found by a listing, since an erasure is rare. Tables are `erasing`; objects of t
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from shutil import copyfileobj
 from tempfile import SpooledTemporaryFile
 from typing import Any, BinaryIO, cast
 
@@ -119,25 +120,19 @@ class RawObjects(Erasable):
         """(events of the player, whether the object broke off)."""
         is_of, found = self._is_of(subject), 0
         try:
-            for line in self._lines(file):
-                found += is_of(line)
+            with self._content(file)[0] as content:
+                for line in decompressed(content, file.key):
+                    found += is_of(line)
         except BROKEN:
             return found, True
         return found, False
 
-    def _lines(self, file: S3File) -> Iterator[bytes]:
-        with self._content(file)[0] as content:
-            yield from decompressed(content, file.key)
-
     def _content(self, file: S3File) -> tuple[BinaryIO, Mapping[str, Any]]:
         """The object from its beginning, on this machine, and how it was stored."""
         content = cast(BinaryIO, SpooledTemporaryFile(_IN_MEMORY_BYTES))  # noqa: SIM115
-        answer = self._call(file.url, "get_object", Bucket=file.bucket, Key=file.key)
-        try:
-            for chunk in answer["Body"].iter_chunks(1024 * 1024):
-                content.write(chunk)
-        except BotoCoreError as failed:
-            raise RawObjectsNotErased(file.url, reason_of(failed)) from failed
+        with _named_if_refused(file.url):
+            answer = self._s3.get_object(Bucket=file.bucket, Key=file.key)
+            copyfileobj(answer["Body"], content, 1024 * 1024)
         content.seek(0)
         return content, {name: answer[name] for name in _KEPT_HEADERS if answer.get(name)}
 
@@ -152,8 +147,8 @@ class RawObjects(Erasable):
             made.seek(0)
             # First, so that a process that dies in between leaves an announcement of something that is known.
             self._state.rewriting(self.feed.job, file, self._committed)
-            where = {"Bucket": file.bucket, "Key": file.key}
-            done = self._call(file.url, "put_object", **where, Body=made, **headers)
+            with _named_if_refused(file.url):
+                done = self._s3.put_object(Bucket=file.bucket, Key=file.key, Body=made, **headers)
         version = done.get("VersionId")
         version = None if version == "null" else version
         self._state.rewritten(
@@ -163,16 +158,12 @@ class RawObjects(Erasable):
             self._remove_versions_before(file, version)
 
     def _remove_versions_before(self, file: S3File, newest: str) -> None:
-        listed: dict[str, Any] = {"Bucket": file.bucket, "Prefix": file.key}
-        while True:
-            answer = self._call(file.url, "list_object_versions", **listed)
-            for each in answer.get("Versions", ()):
-                if each["Key"] == file.key and each["VersionId"] != newest:
-                    one = {"Bucket": file.bucket, "Key": file.key, "VersionId": each["VersionId"]}
-                    self._call(file.url, "delete_object", **one)
-            if not answer.get("IsTruncated"):
-                return
-            listed |= {"KeyMarker": answer["NextKeyMarker"], "VersionIdMarker": answer["NextVersionIdMarker"]}
+        with _named_if_refused(file.url):
+            listing = self._s3.get_paginator("list_object_versions")
+            for page in listing.paginate(Bucket=file.bucket, Prefix=file.key):
+                for each in page.get("Versions", ()):
+                    if each["Key"] == file.key and each["VersionId"] != newest:
+                        self._s3.delete_object(Bucket=file.bucket, Key=file.key, VersionId=each["VersionId"])
 
     def _is_unread(self, file: S3File) -> bool:
         """Whether its other events may still have to be read."""
@@ -201,12 +192,6 @@ class RawObjects(Erasable):
     def _s3(self) -> Any:
         return client("s3", options_of(self.settings))
 
-    def _call(self, url: str, name: str, **arguments: object) -> Any:
-        try:
-            return getattr(self._s3, name)(**arguments)
-        except (BotoCoreError, ClientError) as failed:
-            raise RawObjectsNotErased(url, reason_of(failed)) from failed
-
     def _is_of(self, subject: Subject) -> Callable[[bytes], bool]:
         """Whether a line is an event of the player, or none that can be read and names the player."""
         path, words = parts(self.settings.pii.subject, EVERY_TYPE), naming(subject)
@@ -214,21 +199,28 @@ class RawObjects(Erasable):
 
         def is_of(line: bytes) -> bool:
             # Most lines have nothing of the id in them and need not be parsed; one that escapes characters does.
-            return (plain in line or b"\\" in line) and _is_of(line, subject, path, words)
+            if plain not in line and b"\\" not in line:
+                return False
+            try:
+                event: object = json.loads(line)
+            except ValueError:
+                event = None
+            if not isinstance(event, dict):
+                # Nobody can say of which game it is.
+                return words.search(line) is not None
+            found: object = event
+            for step in path:
+                found = found.get(step) if isinstance(found, dict) else None
+            value = str(found) if isinstance(found, int) and not isinstance(found, bool) else found
+            return value == subject.id and subject.game in (None, event.get("game_id"))
 
         return is_of
 
 
-def _is_of(line: bytes, subject: Subject, path: tuple[str, ...], words: re.Pattern[bytes]) -> bool:
+@contextmanager
+def _named_if_refused(url: str) -> Iterator[None]:
+    """Raise RawObjectsNotErased where S3 refuses a call for an object."""
     try:
-        event: object = json.loads(line)
-    except ValueError:
-        event = None
-    if not isinstance(event, dict):
-        # Nobody can say of which game it is.
-        return words.search(line) is not None
-    found: object = event
-    for step in path:
-        found = found.get(step) if isinstance(found, dict) else None
-    value = str(found) if isinstance(found, int) and not isinstance(found, bool) else found
-    return value == subject.id and subject.game in (None, event.get("game_id"))
+        yield
+    except (BotoCoreError, ClientError) as failed:
+        raise RawObjectsNotErased(url, reason_of(failed)) from failed
