@@ -6,7 +6,7 @@ Frames in, frames out; what becomes of a line is decided by `rules`. Nothing is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from functools import reduce
@@ -185,15 +185,15 @@ def new_events(decoded: DataFrame, landed: DataFrame, found: Summary, window: ti
 
     Cost: one shuffle of ids, and a broadcast of the places of what is left out.
     """
+
+    def repeated(events: pa.Table, landed: pa.Table) -> pa.Table:
+        return rules.repeated(events, landed, window)
+
     ids = decoded.where("reason_code IS NULL").select("event_type", "event_id", "event_ts", *rules.ORDER)
     left, right = (frame.groupBy(F.hash("event_type", "event_id") % _GROUPS) for frame in (ids, landed))
-    again = left.cogroup(right).applyInArrow(_repeated(window), rules.PLACE_DDL)
+    again = left.cogroup(right).applyInArrow(repeated, rules.PLACE_DDL)
     again = F.broadcast(again) if found.rows_in <= BROADCAST_ROWS else again
     return kept(decoded.join(again, list(rules.PLACE), "left_anti"))
-
-
-def _repeated(window: timedelta) -> Callable[[pa.Table, pa.Table], pa.Table]:
-    return lambda events, landed: rules.repeated(events, landed, window)
 
 
 def landed_by_type(plan: DataFrame) -> Mapping[str, int]:

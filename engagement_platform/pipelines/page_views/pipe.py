@@ -5,7 +5,7 @@ Rows are written when nothing can change them any more, which the watermarks say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -26,10 +26,6 @@ def decoded(raw: DataFrame, limits: DecodingLimits) -> DataFrame:
     A time may lie at most limits.max_ahead after the moment at which the message was produced: a stream has no other
     moment that is the same when it is read again, and one message from the future would close every session.
     """
-    return raw.mapInArrow(_decoder(limits), records_ddl(SHAPE))
-
-
-def _decoder(limits: DecodingLimits) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     step = decode_records(SHAPE, limits, _NEVER)
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -37,7 +33,7 @@ def _decoder(limits: DecodingLimits) -> Callable[[Iterator[pa.RecordBatch]], Ite
             for found in step(iter([batch])):
                 yield refused_ahead(batch, found, limits.max_ahead)
 
-    return decode
+    return raw.mapInArrow(decode, records_ddl(SHAPE))
 
 
 def page_views(raw: DataFrame, limits: DecodingLimits) -> DataFrame:
