@@ -90,17 +90,6 @@ def test_what_lands_is_what_a_loop_over_pairs_lets_land(contents: list[bytes], k
     assert repeated(events, before, WINDOW).to_pylist() == expected
 
 
-@given(st.lists(GOOD, max_size=25))
-def test_what_landed_is_known_when_it_comes_again(contents: list[bytes]) -> None:
-    events = events_of(decoded(contents))
-    again = {row["source_line"] for row in repeated(events, LANDED.empty_table(), WINDOW).to_pylist()}
-    landed = events.select(LANDED.names).to_pylist()
-    kept = [
-        row for row, line_ in zip(landed, events.column("source_line").to_pylist(), strict=True) if line_ not in again
-    ]
-    assert repeated(events, pa.Table.from_pylist(kept, schema=LANDED), WINDOW).num_rows == events.num_rows
-
-
 def test_of_copies_in_two_objects_the_one_stands_that_arrived_first() -> None:
     one, other = (
         decoded_lines(read([sent("crash", "a")], NOW + timedelta(seconds=late), name), DECODE, TYPES, NOW)
