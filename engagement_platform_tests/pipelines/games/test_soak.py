@@ -49,8 +49,6 @@ class Extent:
     deleted: int
     kills: int
     outages: Sequence[Service] = ()
-    shares: float = 0.03
-    """Of requests that are refused; as many have their answer lost."""
 
 
 @dataclass
@@ -275,9 +273,7 @@ def through(world: World, proxy: FaultyProxy, max_objects: int, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_a_short_soak_loses_and_doubles_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    extent = Extent(
-        objects=60, types=3, announced_at_once=30, repeated=12, moved=10, truncated=4, deleted=3, kills=1, shares=0.04
-    )
+    extent = Extent(objects=60, types=3, announced_at_once=30, repeated=12, moved=10, truncated=4, deleted=3, kills=1)
     with FaultyProxy(world.moto.endpoint, seed=7, shares={"refused": 0.04, "lost": 0.04}) as proxy:
         through(world, proxy, 20, monkeypatch)
         done = soak(world, proxy, extent, seed=11)
