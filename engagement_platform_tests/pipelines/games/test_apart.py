@@ -28,9 +28,8 @@ NO_SPARK = cast(SparkSession, None)
 @pytest.mark.slow
 @pytest.mark.timeout(2 * WITHIN_S)
 @pytest.mark.usefixtures("spark_jars")
-@pytest.mark.parametrize("master", ["local[2]", CLUSTER])
 def test_a_client_of_a_connect_server_lands_each_event_once(
-    master: str, moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
     world = World(moto, tmp_path / "home", NO_SPARK)
@@ -38,7 +37,7 @@ def test_a_client_of_a_connect_server_lands_each_event_once(
     for n in range(8):
         world.put(f"events/{n}.json.gz", [sent(login, f"login-{n}"), sent(purchase, "the same"), b"no json"])
     (port,) = free_ports(1)
-    server = SparkSettings(master=master, conf={"spark.cores.max": "2"})
+    server = SparkSettings(master=CLUSTER, conf={"spark.cores.max": "2"})
     settings = world.settings.model_copy(update={"spark": server, "embedded": EmbeddedSettings(connect_port=port)})
     told = {"HOME": str(world.settings.home), "GAMES__BUCKET": world.bucket, "GAMES__QUEUE_URL": world.queue,
             "SPARK__REMOTE": f"sc://127.0.0.1:{port}"}  # fmt: skip
