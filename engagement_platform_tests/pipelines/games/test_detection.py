@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from engagement_platform.alerting.alerts import Alerts
-from engagement_platform.engine.database import open_engine
 from engagement_platform.pipelines.games.baseline import Baseline, fit_baseline
 from engagement_platform.pipelines.games.detection import SILENCE, Change, Finding, findings, spells
 from engagement_platform.pipelines.games.figures import KPIS, Grid, minute_number, moment_of
-from engagement_platform.pipelines.games.live_ops import tell
-from engagement_platform.settings import AlertingSettings, LiveOpsSettings
+from engagement_platform.settings import LiveOpsSettings
 from engagement_platform_tests.pipelines.games.weeks import DAY, MONDAY, SIZES, WEEK, as_table, grid_of, simulated
 
 SETTINGS = LiveOpsSettings()
@@ -155,21 +152,3 @@ def test_spells_go_from_a_begin_to_the_next_end() -> None:
     begins = np.array([0, 1, 1, 0, 0, 1, 0], dtype=bool)
     ends = np.array([1, 0, 0, 1, 0, 0, 0], dtype=bool)
     assert list(spells(begins, ends)) == [(1, 3), (5, None)]
-
-
-def test_findings_become_one_alert_for_all_figures_and_end_as_one(
-    weeks: VALUES, baseline: Baseline, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    url = f"sqlite:///{tmp_path_factory.mktemp('stores') / 'stores.db'}"
-    alerts = Alerts(open_engine(url), AlertingSettings())
-    grid = grid_of(weeks, "large", LEARNT + 2 * DAY + 9 * 60, 420)
-    times(grid, 180, 300, 0.5)
-    change = Change("large", moment_of(grid.first + 180), "offer 7")
-    during = Grid(grid.game, grid.first, {kpi: values[:240] for kpi, values in grid.values.items()})
-    tell(alerts, ["large"], findings(baseline, [during], [change], SETTINGS))
-    [standing] = alerts.standing()
-    assert standing.alert.key == "live-ops/large/figures"
-    assert "after offer 7" in standing.alert.title
-    assert "consider taking it back" in standing.alert.body
-    tell(alerts, ["large"], findings(baseline, [grid], [change], SETTINGS))
-    assert alerts.standing() == []
