@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -55,6 +58,18 @@ class World:
         if "://" not in self.settings.lake:
             # Copied here, while a process of a test's own would make all thirty.
             Lake(spark, self.settings).ensure(*Feed(GROUP, self.types).tables)
+
+    def variables(self, **more: str) -> dict[str, str]:
+        """Settings of a process that works on this world, as environment variables."""
+        told = {"HOME": str(self.settings.home), "GAMES__BUCKET": self.bucket,
+                "GAMES__QUEUE_URL": self.settings.games.queue_url or "", **more}  # fmt: skip
+        return {f"ENGAGEMENT_PLATFORM_{name}": value for name, value in told.items()}
+
+    def in_a_process(self, point: str, **more: str) -> subprocess.CompletedProcess[bytes]:
+        """Run the job in a process that ends itself by SIGKILL at a point, where it comes to that."""
+        told = self.variables(GAMES__VISIBILITY="PT3S", LAYOUT__AUTO_COMPACT="false", **more)
+        command = [sys.executable, "-m", "engagement_platform_tests.pipelines.games.killable", point]
+        return subprocess.run(command, env={**os.environ, **told}, check=False, capture_output=True, timeout=900)
 
     def put(self, key: str, lines: Sequence[bytes]) -> None:
         """An object of gzip JSON lines."""

@@ -39,9 +39,7 @@ def test_a_client_of_a_connect_server_lands_each_event_once(
     (port,) = free_ports(1)
     server = SparkSettings(master=CLUSTER, conf={"spark.cores.max": "2"})
     settings = world.settings.model_copy(update={"spark": server, "embedded": EmbeddedSettings(connect_port=port)})
-    told = {"HOME": str(world.settings.home), "GAMES__BUCKET": world.bucket, "GAMES__QUEUE_URL": world.queue,
-            "SPARK__REMOTE": f"sc://127.0.0.1:{port}"}  # fmt: skip
-    env = {**os.environ, **{f"ENGAGEMENT_PLATFORM_{name}": value for name, value in told.items()}}
+    env = {**os.environ, **world.variables(SPARK__REMOTE=f"sc://127.0.0.1:{port}")}
     command = [sys.executable, "-m", "engagement_platform.cli", "run", "ingest-game-events", "--until-idle", "--json"]
     with Supervisor(tmp_path / "logs") as supervisor:
         supervisor.start(connect_child(settings, tmp_path / "spark"))

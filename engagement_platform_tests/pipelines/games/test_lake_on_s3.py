@@ -31,10 +31,10 @@ class Far:
 
     def cli(self, *arguments: str) -> str:
         """What a command printed."""
-        told = {"HOME": str(self.world.settings.home), "LAKE_URI": f"s3a://{self.bucket}/lake",
-                "SPARK__MASTER": "local[2]", "GAMES__BUCKET": self.world.bucket, "GAMES__QUEUE_URL": self.world.queue,
-                "DRAIN__IDLE_TIMEOUT": "PT0S"}  # fmt: skip
-        env = {**os.environ, **self.aws, **{f"ENGAGEMENT_PLATFORM_{name}": value for name, value in told.items()}}
+        told = self.world.variables(
+            LAKE_URI=f"s3a://{self.bucket}/lake", SPARK__MASTER="local[2]", DRAIN__IDLE_TIMEOUT="PT0S"
+        )
+        env = {**os.environ, **self.aws, **told}
         command = [sys.executable, "-m", "engagement_platform.cli", *arguments]
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1500, check=False)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

@@ -58,9 +58,8 @@ class Bucket:
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = world
-        told = {"HOME": str(world.settings.home), "GAMES__BUCKET": world.bucket, "GAMES__QUEUE_URL": world.queue}
-        for name, value in told.items():
-            monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
+        for name, value in world.variables().items():
+            monkeypatch.setenv(name, value)
 
     @property
     def raw(self) -> RawObjects:

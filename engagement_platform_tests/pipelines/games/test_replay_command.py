@@ -21,9 +21,8 @@ from engagement_platform_tests.pipelines.games.events import line
 def test_rows_of_a_prefix_that_were_lost_come_back_and_the_rest_is_known(
     world: World, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {"HOME": str(world.settings.home), "GAMES__BUCKET": world.bucket, "GAMES__QUEUE_URL": world.queue}
-    for name, value in told.items():
-        monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
+    for name, value in world.variables().items():
+        monkeypatch.setenv(name, value)
     today = datetime.now(UTC)
     for hour, name in (("10", "login"), ("11", "login"), ("11", "purchase")):
         lines = [line(world.types[name], f"{hour}-{name}", event_ts=today.isoformat()), b"no json"]

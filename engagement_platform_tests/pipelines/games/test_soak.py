@@ -10,8 +10,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -142,13 +140,7 @@ class Soak:
 
     def kill(self, point: str) -> None:
         """Run the job in a process that ends itself by SIGKILL at a point, where it comes to that."""
-        told = {"HOME": str(self.world.settings.home), "GAMES__BUCKET": self.world.bucket,
-                "GAMES__QUEUE_URL": self.world.settings.games.queue_url or "", "GAMES__VISIBILITY": "PT3S",
-                "GAMES__MAX_OBJECTS": str(self.world.settings.games.max_objects),
-                "LAYOUT__AUTO_COMPACT": "false"}  # fmt: skip
-        env = {**os.environ, **{f"ENGAGEMENT_PLATFORM_{name}": value for name, value in told.items()}}
-        command = [sys.executable, "-m", "engagement_platform_tests.pipelines.games.killable", point]
-        ended = subprocess.run(command, env=env, check=False, capture_output=True, timeout=900)
+        ended = self.world.in_a_process(point, GAMES__MAX_OBJECTS=str(self.world.settings.games.max_objects))
         self.faults["killed"] += ended.returncode == -signal.SIGKILL
 
     def fail_for_a_while(self, service: Service) -> None:
