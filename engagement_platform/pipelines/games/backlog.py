@@ -26,20 +26,19 @@ class Depth:
     in_flight: int
     """That a run has received; after a crash they become visible again."""
 
-    def backlog(self, last: BatchRecord | None) -> int:
-        """What there is to do: messages, and an unfinished batch, whose messages are in flight."""
-        unfinished = last is not None and last.state is not JobState.SUCCEEDED
-        return self.visible + (max(1, self.in_flight) if unfinished else 0)
-
 
 def backlog(settings: Settings, last: BatchRecord | None) -> int:
-    """What there is to do for a job of game events: as `Depth.backlog`, and objects of batches that were undone, whose
-    messages are deleted. last: its last batch. Raises NoGameQueue, QueueUnavailable, StoresUnavailable."""
-    waits = depth(settings).backlog(last)
-    if last is None or last.state is not JobState.SUCCEEDED:
-        return waits
+    """What there is to do for a job of game events: messages, an unfinished batch, and objects of batches that were
+    undone, whose messages are deleted. last: its last batch. Raises NoGameQueue, QueueUnavailable, StoresUnavailable.
+    """
+    now = depth(settings)
+    if last is None:
+        return now.visible
+    if last.state is not JobState.SUCCEEDED:
+        # The messages of an unfinished batch are in flight.
+        return now.visible + max(1, now.in_flight)
     state = _state(options_of(settings).state_location)
-    return waits + state.planned_after(last.manifest.job, last.manifest.end[BATCH])
+    return now.visible + state.planned_after(last.manifest.job, last.manifest.end[BATCH])
 
 
 @lru_cache(maxsize=2)
