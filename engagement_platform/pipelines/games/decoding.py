@@ -31,26 +31,26 @@ _CLEANING: Mapping[str, Callable[[str], str]] = {
 
 
 class GameReason(StrEnum):
-    """Codes that stand in `game/quarantine`: never rename one."""
+    """Why a line is no event, beside what holds for any message: a code, and a sentence, as `Reason` has them.
 
-    UNKNOWN_EVENT_TYPE = "unknown_event_type"
-    BAD_GAME_ID = "bad_game_id"
-    LATE = "late"
-    FUTURE = "future"
-    NOT_ALLOWED = "not_allowed"
-    OUT_OF_RANGE = "out_of_range"
-    PERSONAL_DATA = "personal_data"
+    The codes stand in `game/quarantine`: never rename one.
+    """
 
+    sentence: str
 
-SENTENCES: dict[GameReason, str] = {
-    GameReason.UNKNOWN_EVENT_TYPE: "No declaration has this event_type.",
-    GameReason.BAD_GAME_ID: "game_id has other characters than letters, digits, - . and _, or more than 64.",
-    GameReason.LATE: "event_ts is more than games.max_lateness before the object arrived.",
-    GameReason.FUTURE: "event_ts is more than games.max_ahead after the object arrived.",
-    GameReason.NOT_ALLOWED: "{field} has a value that the declaration does not allow.",
-    GameReason.OUT_OF_RANGE: "{field} is below or above what the declaration allows.",
-    GameReason.PERSONAL_DATA: "{field} is personal data, which should have been taken out before.",
-}
+    def __new__(cls, code: str, sentence: str = "") -> GameReason:
+        """The code is the value."""
+        made = str.__new__(cls, code)
+        made._value_, made.sentence = code, sentence
+        return made
+
+    UNKNOWN_EVENT_TYPE = ("unknown_event_type", "No declaration has this event_type.")
+    BAD_GAME_ID = ("bad_game_id", "game_id has other characters than letters, digits, - . and _, or more than 64.")
+    LATE = ("late", "event_ts is more than games.max_lateness before the object arrived.")
+    FUTURE = ("future", "event_ts is more than games.max_ahead after the object arrived.")
+    NOT_ALLOWED = ("not_allowed", "{field} has a value that the declaration does not allow.")
+    OUT_OF_RANGE = ("out_of_range", "{field} is below or above what the declaration allows.")
+    PERSONAL_DATA = ("personal_data", "{field} is personal data, which should have been taken out before.")
 
 
 class Refusal(NamedTuple):
@@ -130,7 +130,7 @@ def event_decoder(types: Registry, limits: EventLimits) -> Decoder:
         except Refused as refused:
             return Refusal(refused.rejection.code.value, refused.rejection.sentence, event_type)
         except _Unfit as unfit:
-            return Refusal(unfit.reason.value, SENTENCES[unfit.reason].format(field=unfit.field), event_type)
+            return Refusal(unfit.reason.value, unfit.reason.sentence.format(field=unfit.field), event_type)
         return event
 
     return decode
