@@ -5,7 +5,6 @@ Figures of games stay: they name nobody. Tables of the lake are `erasing.places`
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Engine, and_, func, inspect, select
@@ -27,12 +26,12 @@ class PlayersKept(Erasable):
 
     def erase(self, subject: Subject) -> int:
         """Remove the player's rows; how many. On SQLite the bytes are overwritten, and the write-ahead log emptied."""
-        engine, gone = open_engine(self.settings.store_url), 0
-        there = list(_tables_of_players(engine))
-        if not there:
+        engine = open_engine(self.settings.store_url)
+        tables = _tables_of_players(engine)
+        if not tables:
             return 0
         with writing(engine, LOCK) as connection:
-            gone = sum(connection.execute(table.delete().where(_player(table, subject))).rowcount for table in there)
+            gone = sum(connection.execute(table.delete().where(_player(table, subject))).rowcount for table in tables)
         empty_log(engine)
         return gone
 
@@ -44,10 +43,10 @@ class PlayersKept(Erasable):
             return sum(connection.execute(query).scalar_one() for query in counts)
 
 
-def _tables_of_players(engine: Engine) -> Iterator[Rows]:
+def _tables_of_players(engine: Engine) -> list[Rows]:
     """Nobody who never counted has these tables."""
     names = set(inspect(engine).get_table_names())
-    return (table for table in OF_PLAYERS if table.name in names)
+    return [table for table in OF_PLAYERS if table.name in names]
 
 
 def _player(table: Rows, subject: Subject) -> ColumnElement[bool]:

@@ -138,8 +138,7 @@ class LiveOpsStore:
         100,000 sessions take 3.6 s.
         """
         with writing(self._engine, LOCK) as connection:
-            last = connection.execute(_last_of(app_id)).scalar_one_or_none()
-            if last is not None and last >= batch_id:
+            if _has(connection, app_id, batch_id):
                 return False
             for table in (MINUTE, PLAYER, SESSION):
                 _upsert(connection, table, _folded(counted, table))
@@ -151,8 +150,7 @@ class LiveOpsStore:
     def counted(self, app_id: str, batch_id: int) -> bool:
         """Whether a batch was added, or a later one of its application id."""
         with reading(self._engine) as connection:
-            last = connection.execute(_last_of(app_id)).scalar_one_or_none()
-        return last is not None and last >= batch_id
+            return _has(connection, app_id, batch_id)
 
     def figures(self, first: datetime, until: datetime) -> pa.Table:
         """As KPI_SCHEMA says, of minutes from `first` to before `until`, by game and minute."""
@@ -229,8 +227,9 @@ class LiveOpsStore:
             _upsert(connection, COUNTED, [_counted_row(*batch, _EPOCH, None) for batch in counted])
 
 
-def _last_of(app_id: str) -> Any:
-    return select(COUNTED.c.batch_id).where(COUNTED.c.app_id == app_id)
+def _has(connection: Connection, app_id: str, batch_id: int) -> bool:
+    last = connection.execute(select(COUNTED.c.batch_id).where(COUNTED.c.app_id == app_id)).scalar_one_or_none()
+    return last is not None and last >= batch_id
 
 
 def _counted_row(app_id: str, batch_id: int, ingested: datetime, counted: pa.Table | None) -> dict[str, object]:
