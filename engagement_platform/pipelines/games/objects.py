@@ -87,7 +87,7 @@ class ObjectSource(NoIdentity, ABC):
         """stream: name of the job."""
         self._options = options_of(settings)
         self._stream, self._max_objects = stream, settings.games.max_objects
-        self._state = S3SqsState.open(self._options.state_location, allow_overwrites=False)
+        self._state = state_of(settings)
 
     @abstractmethod
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:
@@ -124,6 +124,11 @@ def options_of(settings: Settings) -> S3SqsOptions:
         remember_days=_REMEMBER_DAYS,
         tasks=max(1, settings.spark.default_parallelism),
     )
+
+
+def state_of(settings: Settings) -> S3SqsState:
+    """What the source remembers of objects and their batches. Raises NoGameQueue, StoresUnavailable."""
+    return S3SqsState.open(options_of(settings).state_location, allow_overwrites=False)
 
 
 class QueueSource(ObjectSource):

@@ -24,7 +24,7 @@ from engagement_platform.pii.declared import EVERY_TYPE, parts
 from engagement_platform.pii.erasure import Erasable, Subject, naming, nobody_writes
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.pipelines.games.feed import Feed
-from engagement_platform.pipelines.games.objects import BATCH, options_of
+from engagement_platform.pipelines.games.objects import BATCH, options_of, state_of
 from engagement_platform.pipelines.games.replay import objects_below
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File
@@ -186,7 +186,7 @@ class RawObjects(Erasable):
 
     @cached_property
     def _state(self) -> S3SqsState:
-        return S3SqsState.open(options_of(self.settings).state_location, allow_overwrites=False)
+        return state_of(self.settings)
 
     @cached_property
     def _s3(self) -> Any:

@@ -15,12 +15,11 @@ from botocore.exceptions import BotoCoreError, ClientError
 from engagement_platform.engine.model import Offsets
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.games.job import REPLAY_GAME_EVENTS
-from engagement_platform.pipelines.games.objects import BATCH, ReplaySource, options_of
+from engagement_platform.pipelines.games.objects import BATCH, ReplaySource, options_of, state_of
 from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs_aws import client, reason_of
 from engagement_platform.sources.s3_sqs_queue import Queue
-from engagement_platform.sources.s3_sqs_state import S3SqsState
 
 
 class NoGameBucket(PlatformError):
@@ -88,12 +87,12 @@ class LandedObjects:
 
         Raises NoGameQueue, NoGameBucket, ObjectsNotKnown, ObjectsGone, BucketNotListed, StoresUnavailable.
         """
-        options, bucket = options_of(self.settings), self.settings.games.bucket
+        bucket = self.settings.games.bucket
         if bucket is None:
             raise NoGameBucket
-        state = S3SqsState.open(options.state_location, allow_overwrites=False)
+        state = state_of(self.settings)
         if not state.remembers_after(self.job, start[BATCH]):
-            raise ObjectsNotKnown(self.job, start[BATCH], options.remember_days)
+            raise ObjectsNotKnown(self.job, start[BATCH], options_of(self.settings).remember_days)
         files = [file for file in state.files(self.job, start[BATCH], end[BATCH]) if file.bucket == bucket]
         folders = sorted({file.key[: file.key.rfind("/") + 1] for file in files})
         there = {file.key: file.etag for folder in folders for file in objects_below(self.settings, folder)}
@@ -103,8 +102,7 @@ class LandedObjects:
 
     def size(self, start: Offsets, end: Offsets) -> int:
         """How many objects are known of a range. Raises NoGameQueue, StoresUnavailable."""
-        state = S3SqsState.open(options_of(self.settings).state_location, allow_overwrites=False)
-        return len(state.files(self.job, start[BATCH], end[BATCH]))
+        return len(state_of(self.settings).files(self.job, start[BATCH], end[BATCH]))
 
 
 def folder_of(day: date, settings: Settings) -> str:
@@ -139,14 +137,15 @@ def replay_source(
 
 def objects_below(settings: Settings, prefix: str) -> list[S3File]:
     """Objects whose keys begin so, as their announcements named them. Raises BucketNotListed."""
-    bucket, options = settings.games.bucket or "", options_of(settings)
+    bucket = settings.games.bucket or ""
     try:
-        pages = client("s3", options).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        listing = client("s3", options_of(settings)).get_paginator("list_objects_v2")
+        pages = listing.paginate(Bucket=bucket, Prefix=prefix)
         there = [entry for page in pages for entry in page.get("Contents", ())]
     except (BotoCoreError, ClientError) as failed:
         raise BucketNotListed(bucket, prefix, reason_of(failed)) from failed
     found = [_listed_file(bucket, entry) for entry in there if not (entry["Key"].endswith("/") and not entry["Size"])]
-    return S3SqsState.open(options.state_location, allow_overwrites=False).arrived(found)
+    return state_of(settings).arrived(found)
 
 
 def _listed_file(bucket: str, entry: Mapping[str, Any]) -> S3File:
