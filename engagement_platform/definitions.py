@@ -75,7 +75,7 @@ def defs() -> dg.Definitions:
     overdue = dg.FreshnessPolicy.time_window(fail_window=named.overdue_after)
 
     def completed(spec: dg.AssetSpec) -> dg.AssetSpec:
-        lands = "spark" in spec.kinds and spec.group_name in (GROUP, PROFILES.group)
+        lands = "spark" in spec.kinds and spec.group_name in (GROUP, PROFILES.entity.name)
         spec = spec.replace_attributes(freshness_policy=overdue) if lands else spec
         return spec.replace_attributes(owners=spec.owners or named.owners)
 

@@ -165,7 +165,7 @@ class MergeOnReadEntity(MergeOnReadEntityDeclaration, Described, dg.Component):
     def build_defs(self, context: dg.ComponentLoadContext | None = None) -> dg.Definitions:  # noqa: ARG002
         """Assets, checks, jobs, sensors and schedule."""
         declared = DeclaredEntity(self.topic, self.entity)
-        parts = EntityParts(self.entity, topic_key(self.topic), lambda _settings: declared, self.name)
+        parts = EntityParts(self.entity, topic_key(self.topic), lambda _settings: declared)
         tables = [key_of(table) for table in (self.entity.changeset, self.entity.base)]
         return dg.Definitions.merge(parts.definitions(), layout_definitions(f"{self.name}_tables", tables))
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import date
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
 import dagster as dg
 
 from engagement_platform.defs.batches import Tables
@@ -20,11 +15,7 @@ from engagement_platform.defs.specs import (
     topic_specs,
 )
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
-from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
-
-if TYPE_CHECKING:
-    from engagement_platform.defs.platform import Opened
-    from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, reread
 
 # An op has one pool; whatever reads engagements once more holds this one too. Announcements have a pool of their own,
 # `mutation` says why; the leases in the stores are per table and keep the tables safe in any case.
@@ -44,29 +35,14 @@ REQUEST_TABLES = Tables(
 )
 
 
-def built(name: str, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
-    """A job of the engagement tables, on an open session."""
-    from engagement_platform.pipelines.jobs import build_job, parts_of
-
-    return build_job(name, parts_of(opened.spark, opened.settings, opened.stores, callbacks))
-
-
-def _reread(day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
-    from engagement_platform.pipelines.jobs import parts_of, reread
-
-    return reread(day, parts_of(opened.spark, opened.settings, opened.stores, callbacks))
-
-
 ENGAGEMENTS = Ingestion(
     job=INGEST_ENGAGEMENTS,
     asset_name="ingest_engagement_tables",
     specs=engagement_specs(),
     pool=DATA_POOL,
     tables=ENGAGEMENT_TABLES,
-    build=partial(built, INGEST_ENGAGEMENTS),
-    backlog=lambda looked: looked.backlog(INGEST_ENGAGEMENTS),
     description="Engagements from Kafka, batch after batch, exactly once in each of their tables.",
-    reread=_reread,
+    reread=reread,
 )
 REQUESTS = Ingestion(
     job=INGEST_MUTATION_REQUESTS,
@@ -74,8 +50,6 @@ REQUESTS = Ingestion(
     specs=request_specs(),
     pool="engagement_mutation_request",
     tables=REQUEST_TABLES,
-    build=partial(built, INGEST_MUTATION_REQUESTS),
-    backlog=lambda looked: looked.backlog(INGEST_MUTATION_REQUESTS),
     description="Mutation requests from Kafka, accepted or rejected; accepted ones are visible with their batch.",
 )
 

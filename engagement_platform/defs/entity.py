@@ -9,18 +9,16 @@ find is `entity_checks`. The entity that ships is `profile`, others are declared
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
-from functools import cached_property, partial
-from typing import Any
+from datetime import UTC, datetime
+from functools import cached_property
 
 import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.entity_checks import checks_of, entity_results, state_of
-from engagement_platform.defs.ingestion import Ingestion, drained
-from engagement_platform.defs.materialization_events import callbacks_of, record_batches
-from engagement_platform.defs.platform import Opened, Platform
+from engagement_platform.defs.ingestion import Drain, Ingestion
+from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import (
     TRIED_AGAIN,
     Answer,
@@ -32,18 +30,12 @@ from engagement_platform.defs.sensors import (
     sensor,
     why_not,
 )
-from engagement_platform.defs.specs import (
-    GROUP,
-    PROFILE_CHANGES_TOPIC,
-    entity_view_spec,
-    key_of,
-    table_spec,
-)
-from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
+from engagement_platform.defs.specs import PROFILE_CHANGES_TOPIC, entity_view_spec, key_of, table_spec
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
-from engagement_platform.pipelines.profiles.entity import PROFILE, Entity, profile
+from engagement_platform.pipelines.jobs import reread, shipped_entity
+from engagement_platform.pipelines.profiles.entity import PROFILE, Entity
 from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.point_read import point_read_seconds
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
@@ -69,62 +61,49 @@ class EntityParts:
     topic_key: dg.AssetKey
     declared: Callable[[Settings], DeclaredEntity]
     """The entity and its topic, under the policies of the settings."""
-    group: str = GROUP
-
-    @property
-    def move_job(self) -> str:
-        """Name of the job that writes the base, as Dagster knows it."""
-        return rematerialize_name(self.entity).replace("-", "_")
-
-    def _build(self, job: str, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
-        from engagement_platform.pipelines.jobs import build_job, parts_of
-
-        declared = self.declared(opened.settings)
-        return build_job(job, parts_of(opened.spark, opened.settings, opened.stores, callbacks), declared)
-
-    def _reread(self, day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
-        from engagement_platform.pipelines.jobs import parts_of, reread
-
-        declared = self.declared(opened.settings)
-        return reread(day, parts_of(opened.spark, opened.settings, opened.stores, callbacks), declared)
 
     @cached_property
     def changes(self) -> Ingestion:
         """Changes from Kafka, one partition a batch."""
-        entity, job = self.entity, ingest_name(self.entity)
+        entity = self.entity
         return Ingestion(
-            job=job,
+            job=ingest_name(entity),
             asset_name=f"ingest_{entity.name}_changeset",
-            specs=[table_spec(entity.changeset, [self.topic_key]).replace_attributes(group_name=self.group)],
+            specs=[table_spec(entity.changeset, [self.topic_key]).replace_attributes(group_name=entity.name)],
             # One pool each: while the base is written, changes go on landing.
             pool=f"{entity.name}_changeset",
             tables=changeset_tables(entity),
-            build=partial(self._build, job),
-            backlog=lambda looked: looked.backlog(job, self.declared(looked.settings).topic),
+            declared=self.declared,
             description=f"Partial updates from Kafka, one partition a batch; each is visible in {entity.view} with its "
             "commit. A day before today is read again: readers see a difference only where something had not landed.",
-            reread=self._reread,
+            reread=lambda day, parts: reread(day, parts, self.declared(parts.settings)),
+        )
+
+    @cached_property
+    def moves(self) -> Drain:
+        """Rematerializations: changes that wait, moved into the base."""
+        return Drain(
+            job=rematerialize_name(self.entity),
+            pool=f"{self.entity.name}_materialized",
+            tables=Tables({self.entity.base: "base"}, {self.entity.changeset: "changeset"}, always=True),
+            declared=self.declared,
         )
 
     @cached_property
     def base_asset(self) -> dg.AssetsDefinition:
         """The base, written by rematerializations."""
         entity = self.entity
-        tables = Tables({entity.base: "base"}, {entity.changeset: "changeset"}, always=True)
 
         @dg.multi_asset(
             name=f"rematerialize_{entity.name}_base",
-            specs=[table_spec(entity.base, [key_of(entity.changeset)]).replace_attributes(group_name=self.group)],
-            pool=f"{entity.name}_materialized",
+            specs=[table_spec(entity.base, [key_of(entity.changeset)]).replace_attributes(group_name=entity.name)],
+            pool=self.moves.pool,
             retry_policy=TRIED_AGAIN,
             description="All changes that wait, moved into the base; readers see no difference.",
         )
         def base(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
             context.log.info(f"Moving changes: {context.run.tags.get(WHY, 'launched by hand')}")
-            with platform.open(rematerialize_name(entity)) as opened:
-                job = self._build(rematerialize_name(entity), opened, callbacks_of(context))
-                for _report in record_batches(context, tables, opened, drained(context, opened, job, until_idle=True)):
-                    pass
+            self.moves.run(context, platform, until_idle=True)
             # A plain function's None would be one more materialization, without figures.
             yield from ()
 
@@ -156,7 +135,7 @@ class EntityParts:
     def _waits(self, looked: Waiting) -> tuple[Snapshot | None, Waits | None]:
         """What readers see of base and changeset, and what waits; None before they are made. Reads one key."""
         entity = self.declared(looked.settings).entity
-        found, last = state_of(entity, looked.settings), looked.checkpoint(rematerialize_name(entity))
+        found, last = state_of(entity, looked.settings), looked.checkpoint(self.moves.job)
         if found is None:
             return None, None
         seconds = point_read_seconds(looked.settings.lake, entity) if found.pending else None
@@ -170,7 +149,7 @@ class EntityParts:
         tables are made."""
         if waits is None:
             return dg.SkipReason("No change has landed yet.")
-        settings, last = looked.settings.rematerialize, looked.checkpoint(rematerialize_name(self.entity))
+        settings, last = looked.settings.rematerialize, looked.checkpoint(self.moves.job)
         if last is not None and last.state is not JobState.SUCCEEDED:
             why: str | None = f"{last.manifest} is unfinished"
         elif by_cadence:
@@ -180,7 +159,7 @@ class EntityParts:
             why, reason = pressing(waits, settings), f"{waits.pending_rows:,} changes wait, within all limits."
         if why is None:
             return dg.SkipReason(reason)
-        recent = recent_runs(instance, self.move_job, self.base_asset)
+        recent = recent_runs(instance, self.moves.dagster_job, self.base_asset)
         if no := why_not(max(1, waits.pending_rows), recent, time.time()):
             return dg.SkipReason(f"{why}. {no}")
         return dg.RunRequest(tags={WHY: why})
@@ -194,7 +173,7 @@ class EntityParts:
         """Assets, jobs, checks, sensors and schedule."""
         name = self.entity.name
         move_job = dg.define_asset_job(
-            self.move_job,
+            self.moves.dagster_job,
             selection=dg.AssetSelection.assets(self.base_asset).without_checks(),
             description="Move changes that wait into the base. Readers see no difference.",
             executor_def=dg.in_process_executor,
@@ -210,7 +189,7 @@ class EntityParts:
             self.changes_pressing,
             "Moves changes into the base when too many wait, when reading through them has become slow, and when a run "
             "was interrupted.",
-            job=self.move_job,
+            job=self.moves.dagster_job,
         )
         watch = report_sensor(
             f"watch_{name}s",
@@ -218,13 +197,13 @@ class EntityParts:
             f"Reports the checks of {name}s: freshness, size of the changeset, watermark.",
         )
         by_cadence = schedule(
-            self.move_job,
+            self.moves.dagster_job,
             "* * * * *",
             "Moves changes into the base at the cadence of the settings (rematerialize.cadence); skipped until then.",
             name=f"rematerialize_{name}_by_cadence",
             look=self.moves_by_cadence,
         )
-        view = entity_view_spec(self.entity).replace_attributes(group_name=self.group)
+        view = entity_view_spec(self.entity).replace_attributes(group_name=self.entity.name)
         return dg.Definitions(
             assets=[self.changes.assets, self.base_asset, view],
             jobs=[self.changes.asset_job(f"Drain new changes of {name}s."), move_job],
@@ -234,9 +213,5 @@ class EntityParts:
         )
 
 
-def _profiles(settings: Settings) -> DeclaredEntity:
-    return DeclaredEntity(settings.kafka.profile_changes_topic, profile(settings))
-
-
-PROFILES = EntityParts(PROFILE, PROFILE_CHANGES_TOPIC, _profiles, PROFILE.name)
+PROFILES = EntityParts(PROFILE, PROFILE_CHANGES_TOPIC, shipped_entity)
 """The entity that ships, under the policies of the settings."""

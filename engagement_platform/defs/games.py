@@ -5,10 +5,9 @@ Made by functions, since which tables there are is declared: those that ship, an
 
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -20,16 +19,18 @@ from engagement_platform.defs.evaluations import cannot_tell
 from engagement_platform.defs.ingestion import Ingestion
 from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.defs.live_ops import judging
-from engagement_platform.defs.materialization_events import callbacks_of, record_batches
-from engagement_platform.defs.platform import Opened, Platform
+from engagement_platform.defs.materialization_events import Recorder, callbacks_of
+from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import backlog_sensor, check_on_demand, report_sensor
 from engagement_platform.defs.specs import GAMES_GROUP, SOURCES, column_schema, key_of, table_spec
-from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
+from engagement_platform.engine.job import BatchReport
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.vault import VAULT
 from engagement_platform.pipelines.games.feed import Feed, shipped
 from engagement_platform.pipelines.games.job import ROWS_OF, TABLES
 from engagement_platform.pipelines.games.replay import folder_of
+from engagement_platform.pipelines.jobs import replay_game_events
+from engagement_platform.pipelines.parts import Parts
 from engagement_platform.settings import Settings
 
 ROW_SUMS = "row_sums"
@@ -84,8 +85,7 @@ def ingestion(feed: Feed, group: str) -> Ingestion:
         specs=[table_spec(table, [objects_key(feed)]).replace_attributes(group_name=group) for table in feed.tables],
         pool=group,
         tables=tables_of(feed),
-        build=partial(_built, feed),
-        backlog=lambda looked: looked.announced(feed, datetime.now(UTC)).backlog,
+        declared=lambda _settings: feed,
         unknown=PlatformError,
         interval=BATCH_EVERY,
         beside=judging if group == GAMES_GROUP else None,
@@ -97,25 +97,8 @@ def ingestion(feed: Feed, group: str) -> Ingestion:
     )
 
 
-def _built(feed: Feed, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
-    from engagement_platform.pipelines.jobs import build_job, parts_of
-
-    return build_job(feed.job, parts_of(opened.spark, opened.settings, opened.stores, callbacks), feed)
-
-
-def _again(feed: Feed, day: date, opened: Opened, callbacks: Callbacks) -> Iterator[BatchReport]:
-    return _replay(feed, [folder_of(day, feed.settings(opened.settings))], opened, callbacks, may_be_empty=True)
-
-
-def _replay(
-    feed: Feed, prefixes: Sequence[str], opened: Opened, callbacks: Callbacks, *, may_be_empty: bool = False
-) -> Iterator[BatchReport]:
-    from engagement_platform.pipelines.jobs import parts_of, replay_game_events
-
-    settings, stores = opened.settings, opened.stores
-    return replay_game_events(
-        prefixes, parts_of(opened.spark, settings, stores, callbacks), feed=feed, may_be_empty=may_be_empty
-    )
+def _again(feed: Feed, day: date, parts: Parts) -> Iterator[BatchReport]:
+    return replay_game_events([folder_of(day, feed.settings(parts.settings))], parts, feed=feed, may_be_empty=True)
 
 
 class ReplayConfig(dg.Config):
@@ -134,10 +117,9 @@ def replay_job(feed: Feed, pool: str) -> dg.JobDefinition:
         with platform.open(feed.replay_job) as opened:
             own = feed.settings(opened.settings)
             prefixes = [*config.prefixes, *(folder_of(date.fromisoformat(day), own) for day in config.dates)]
-            reports = _replay(feed, prefixes, opened, callbacks_of(context))
+            reports = replay_game_events(prefixes, opened.parts(callbacks_of(context)), feed=feed)
             batches = ((report.manifest.ingestion_ts.date(), report) for report in reports)
-            for _report in record_batches(context, tables_of(feed), opened, batches):
-                pass
+            Recorder(context, tables_of(feed), opened).add_all(batches)
 
     @dg.job(
         name=feed.replay_job.replace("-", "_"),

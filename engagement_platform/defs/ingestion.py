@@ -6,7 +6,7 @@ Runs record their events while they go on (`materialization_events`), so no resu
 # No `from __future__ import annotations` beside Dagster's decorators: they read a Config class from the annotation.
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Any, Literal
@@ -15,7 +15,7 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting
 from engagement_platform.defs.batches import Tables, unbalanced
-from engagement_platform.defs.materialization_events import Context, callbacks_of, record_batches
+from engagement_platform.defs.materialization_events import Context, Recorder, callbacks_of
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.pool_yield import gives_way
 from engagement_platform.defs.specs import ingestion_days, key_of
@@ -23,12 +23,14 @@ from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
+from engagement_platform.pipelines.games.feed import Feed
+from engagement_platform.pipelines.jobs import Declared, build_job, close_source
+from engagement_platform.pipelines.parts import Parts
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 Mode = Literal["auto", "drain", "reread"]
-Build = Callable[[Opened, Callbacks], MicroBatchJob[Any]]
-Reread = Callable[[date, Opened, Callbacks], Iterator[BatchReport]]
+Reread = Callable[[date, Parts], Iterator[BatchReport]]
 
 CONSERVATION = "conservation"
 
@@ -87,8 +89,6 @@ def drained(
     the beginnings of two batches at least, where that is longer than `drain.min_batch_interval`; the setting at zero
     means at once, for every job. Raises what batches raise.
     """
-    from engagement_platform.pipelines.jobs import close_source
-
     asked = opened.settings.drain
     policy = (
         DrainPolicy(idle_timeout=timedelta(0), max_duration=asked.max_duration)
@@ -138,9 +138,8 @@ class Drain:
     """Name of the job, as the stores know it."""
     pool: str
     tables: Tables
-    build: Build
-    backlog: Callable[[Waiting], int]
-    """How much waits: messages, objects or rows."""
+    declared: Callable[[Settings], Declared | None] = field(default=lambda _settings: None)
+    """What it is a job of, where that can be declared, under the settings of a run."""
     unknown: type[PlatformError] | tuple[type[PlatformError], ...] = (BrokerUnavailable, TopicMissing)
     """Errors of the source after which a sensor launches nothing. After any other, such as offsets that expired, it
     launches a run, which fails with the sentence that says so, and failed runs are alerts."""
@@ -151,6 +150,24 @@ class Drain:
     def dagster_job(self) -> str:
         """Name of the job, as Dagster knows it."""
         return self.job.replace("-", "_")
+
+    def build(self, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
+        """The job, on an open session."""
+        return build_job(self.job, opened.parts(callbacks), self.declared(opened.settings))
+
+    def backlog(self, looked: Waiting) -> int:
+        """How much waits: messages, objects or rows. Raises what the source raises."""
+        declared = self.declared(looked.settings)
+        if isinstance(declared, Feed):
+            return looked.announced(declared, datetime.now(UTC)).backlog
+        return looked.backlog(self.job, declared.topic if declared else None)
+
+    def run(self, context: Context, platform: Platform, *, until_idle: bool = False) -> None:
+        """Batch after batch, with events for the tables. until_idle: see `drained`."""
+        with platform.open(self.job) as opened:
+            job = self.build(opened, callbacks_of(context))
+            batches = drained(context, opened, job, until_idle=until_idle, interval=self.interval)
+            Recorder(context, self.tables, opened).add_all(batches)
 
     def result(self, reports: Sequence[BatchReport], refused: str | None = None) -> dg.AssetCheckResult | None:
         """Whether the batches of one run account for each record, where a check says so."""
@@ -192,7 +209,14 @@ class Ingestion(Drain):
             context: dg.AssetExecutionContext, config: IngestConfig, platform: Platform
         ) -> Iterator[dg.AssetCheckResult]:
             days, drains = run_plan(config.mode, partition_days(context), datetime.now(UTC).date())
-            yield from self._run(context, platform, days, drains)
+            with platform.open(self.job) as opened:
+                recorder = Recorder(context, self.tables, opened, self.result)
+                try:
+                    recorder.add_all(self._batches(context, opened, days, drains))
+                except BooksDoNotBalance as refused:
+                    yield self.result(recorder.reports, str(refused))
+                    raise
+            yield self.result(recorder.reports)
 
         return ingest
 
@@ -205,23 +229,6 @@ class Ingestion(Drain):
             description=description,
             executor_def=dg.in_process_executor,
         )
-
-    def _run(
-        self, context: dg.AssetExecutionContext, platform: Platform, days: Sequence[date], drains: bool
-    ) -> Iterator[dg.AssetCheckResult]:
-        """Make the batches that are planned, record events for each table, and check that the books balance."""
-        reports: list[BatchReport] = []
-        with platform.open(self.job) as opened:
-            look = self.beside(context, opened.settings) if self.beside else lambda: None
-            try:
-                batches = self._batches(context, opened, days, drains)
-                for report in record_batches(context, self.tables, opened, batches, self.result):
-                    reports.append(report)
-                    look()
-            except BooksDoNotBalance as refused:
-                yield self.result(reports, str(refused))
-                raise
-        yield self.result(reports)
 
     def result(self, reports: Sequence[BatchReport], refused: str | None = None) -> dg.AssetCheckResult:
         """Whether the batches of one run account for each record. refused: why the last one was not finalized."""
@@ -239,9 +246,12 @@ class Ingestion(Drain):
             raise NoReread(self.job, days)
         for day in days:
             report = None
-            for report in self.reread(day, opened, callbacks) if self.reread else ():
+            for report in self.reread(day, opened.parts(callbacks)) if self.reread else ():
                 yield day, report
             if report is None:
                 yield day, None
         if drains:
-            yield from drained(context, opened, self.build(opened, callbacks), interval=self.interval)
+            look = self.beside(context, opened.settings) if self.beside else lambda: None
+            for batch in drained(context, opened, self.build(opened, callbacks), interval=self.interval):
+                yield batch
+                look()

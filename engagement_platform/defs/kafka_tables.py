@@ -5,8 +5,6 @@ What a batch does is `pipelines.kafka_tables`; the components that streams are d
 
 from __future__ import annotations
 
-from typing import Any
-
 import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting
@@ -14,10 +12,9 @@ from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.checks import FRESH, freshness
 from engagement_platform.defs.ingestion import Ingestion
 from engagement_platform.defs.layout import layout_definitions
-from engagement_platform.defs.platform import Opened, bound_platform
+from engagement_platform.defs.platform import bound_platform
 from engagement_platform.defs.sensors import backlog_sensor, check_on_demand, report_sensor
 from engagement_platform.defs.specs import key_of, table_spec, topic_key
-from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 
 
@@ -50,12 +47,6 @@ def stream_tables(stream: Stream, quarantine_process: str = "tables") -> Tables:
 
 def ingestion(stream: Stream) -> Ingestion:
     """The table and its quarantine, filled by drain runs."""
-
-    def build(opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
-        from engagement_platform.pipelines.jobs import build_job, parts_of
-
-        return build_job(stream.job, parts_of(opened.spark, opened.settings, opened.stores, callbacks), stream)
-
     source, group = [topic_key(stream.topic)], stream.key[0]
     return Ingestion(
         job=stream.job,
@@ -66,7 +57,6 @@ def ingestion(stream: Stream) -> Ingestion:
         ],
         pool=stream.words,
         tables=stream_tables(stream),
-        build=build,
-        backlog=lambda looked: looked.backlog(stream.job, stream.topic),
+        declared=lambda _settings: stream,
         description=f"Records of the topic {stream.topic}, batch after batch, exactly once in each table.",
     )

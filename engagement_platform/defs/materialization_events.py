@@ -8,14 +8,14 @@ batches.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import Any
 
 import dagster as dg
 
 from engagement_platform.defs.batches import BATCHES_SHOWN as HISTORY
-from engagement_platform.defs.batches import Batch, Metadata, Tables, log_line, nothing_recorded, table_metadata, total
+from engagement_platform.defs.batches import Batch, Tables, log_line, nothing_recorded, table_metadata, total
 from engagement_platform.defs.evaluations import evaluation
 from engagement_platform.defs.platform import Opened
 from engagement_platform.defs.specs import column_lineage, key_of
@@ -47,8 +47,18 @@ class Recorder:
         self._context, self._tables, self._opened, self._check = context, tables, opened, check
         self._every_s = opened.settings.dagster.report_interval.total_seconds()
         self._due = _first_event_due(context, self._every_s)
-        self._reports, self._pending, self._day = list[BatchReport](), list[Batch](), date.min
+        self.reports = list[BatchReport]()
+        """All batches of the run so far."""
+        self._pending, self._day = list[Batch](), date.min
         self._evaluated, self._failed = 0, False
+
+    def add_all(self, batches: Iterable[tuple[date, BatchReport | None]]) -> None:
+        """Add batches as they come; the last event is recorded also when one fails."""
+        try:
+            for day, report in batches:
+                self.add(day, report)
+        finally:
+            self.record()
 
     def add(self, day: date, report: BatchReport | None) -> None:
         """A batch, with the day that is the event's partition. None: no batch is of that day; it is observed, and stays
@@ -61,7 +71,7 @@ class Recorder:
                 nothing = dg.AssetObservation(key_of(table), metadata=nothing_recorded(day), partition=day.isoformat())
                 self._context.log_event(nothing)
             return
-        self._reports.append(report)
+        self.reports.append(report)
         self._pending.append(_batch_of(report, self._opened))
         self._context.log.info(log_line(report))
         if is_due := time.monotonic() >= self._due:
@@ -72,37 +82,27 @@ class Recorder:
 
     def record(self) -> None:
         """An event for each table that batches since the last one changed."""
-        if self._pending:
-            batch = total(self._pending)
-            shown = {table: table_metadata(batch, self._tables, table) for table in self._tables.changed(batch)}
-            _log_events(self._context, self._opened, self._day, shown, self._tables)
-            self._pending.clear()
+        if not self._pending:
+            return
+        batch, day, tables = total(self._pending), self._day.isoformat(), self._tables
+        asset = self._context.assets_def if isinstance(self._context, dg.AssetExecutionContext) else None
+        partition = None if asset and asset.partitions_def is None else day
+        for table in tables.changed(batch):
+            metadata = {**table_metadata(batch, tables, table), **of_table(table, self._opened.settings.lake)}
+            if table in tables.own:
+                event = dg.AssetMaterialization(key_of(table), metadata=metadata, partition=partition)
+                self._context.log_event(event)
+            else:
+                self._context.log_event(dg.AssetObservation(key_of(table), metadata=metadata, partition=day))
+        self._pending.clear()
 
     def evaluate(self, failed: str | None = None) -> None:
         """A result of the check, when batches came since the last one. failed: why a batch failed."""
-        news = failed is not None or len(self._reports) > self._evaluated
-        if self._check is not None and news and (result := self._check(self._reports, failed)):
+        news = failed is not None or len(self.reports) > self._evaluated
+        if self._check is not None and news and (result := self._check(self.reports, failed)):
             # Accepted and stored, though its signature does not name it (Dagster 1.13).
             self._context.log_event(evaluation(result))  # type: ignore[arg-type]
-        self._evaluated, self._failed = len(self._reports), failed is not None
-
-
-def record_batches(
-    context: Context,
-    tables: Tables,
-    opened: Opened,
-    batches: Iterable[tuple[date, BatchReport | None]],
-    check: Check | None = None,
-) -> Iterator[BatchReport]:
-    """Pass batches on, and record events for their tables as `Recorder` does."""
-    recorder = Recorder(context, tables, opened, check)
-    try:
-        for day, report in batches:
-            recorder.add(day, report)
-            if report is not None:
-                yield report
-    finally:
-        recorder.record()
+        self._evaluated, self._failed = len(self.reports), failed is not None
 
 
 def _first_event_due(context: Context, every_s: float) -> float:
@@ -118,17 +118,6 @@ def _batch_of(report: BatchReport, opened: Opened) -> Batch:
     states = opened.stores.metadata.get(job).values()
     processes = {state.process: state.counts for state in states if state.batch_id == batch_id}
     return Batch(report, processes, opened.stores.checkpoints.history(job, limit=HISTORY))
-
-
-def _log_events(context: Context, opened: Opened, day: date, shown: Mapping[Table, Metadata], tables: Tables) -> None:
-    asset = context.assets_def if isinstance(context, dg.AssetExecutionContext) else None
-    for table, metadata in shown.items():
-        whole = {**metadata, **of_table(table, opened.settings.lake)}
-        if table not in tables.own:
-            context.log_event(dg.AssetObservation(key_of(table), metadata=whole, partition=day.isoformat()))
-            continue
-        partition = None if asset and asset.partitions_def is None else day.isoformat()
-        context.log_event(dg.AssetMaterialization(key_of(table), metadata=whole, partition=partition))
 
 
 def of_table(table: Table, lake: str) -> dict[str, Any]:

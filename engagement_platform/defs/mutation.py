@@ -15,26 +15,18 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.batches import Tables
-from engagement_platform.defs.engagement import built
-from engagement_platform.defs.ingestion import Drain, drained
-from engagement_platform.defs.materialization_events import callbacks_of, record_batches
+from engagement_platform.defs.ingestion import Drain
 from engagement_platform.defs.mutation_checks import hidden_rows
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import TRIED_AGAIN, Answer, backlog_sensor, recent_runs, sensor, why_not
 from engagement_platform.defs.specs import DATA_TABLE
 from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION
+from engagement_platform.pipelines.jobs import unread_requests
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, purge_before
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.status import pending_changes
 from engagement_platform.settings import Settings
-
-# Not the pool of the engagements: a pool is held for a whole drain, up to ten minutes, in which no request would be
-# announced. The lease of the Data Table is taken batch by batch, first come first served, so two drains side by side
-# take turns; the log of the run says for whom it waits.
-MUTATION_POOL = "engagement_mutation"
-# Its own: while one of its batches is unfinished, runs of the other pools wait for it.
-PENDING_POOL = "engagement_pending"
 
 ANNOUNCE_EVERY = timedelta(seconds=30)
 """Batches of engagements and announcements exclude each other, and one of 800 requests takes as long as one of 5,000
@@ -43,35 +35,29 @@ engagements (8 s on 2 cores): with one after each, engagements wait for every ot
 PRESSING_ROWS = 500_000
 """From so many pending rows on they are moved at once: the view looks each of them up (a guess)."""
 
-ANNOUNCED_TABLES = Tables({}, {NOTIFICATION: "notification"}, always=True)
-MOVED_TABLES = Tables(
-    {}, {DATA_TABLE: "base", MAPPING: "base", CHANGESET: "changeset"}, figures={MAPPING: ()}, always=True
-)
-
-
 ANNOUNCEMENTS = Drain(
     job=APPLY_MUTATIONS,
-    pool=MUTATION_POOL,
-    tables=ANNOUNCED_TABLES,
-    build=partial(built, APPLY_MUTATIONS),
-    backlog=lambda looked: looked.backlog(APPLY_MUTATIONS),
+    # Not the pool of the engagements: a pool is held for a whole drain, up to ten minutes, in which no request would be
+    # announced. The lease of the Data Table is taken batch by batch, first come first served, so two drains side by
+    # side take turns; the log of the run says for whom it waits.
+    pool="engagement_mutation",
+    tables=Tables({}, {NOTIFICATION: "notification"}, always=True),
     interval=ANNOUNCE_EVERY,
+)
+MOVES = Drain(
+    job=REMATERIALIZE_ALIASES,
+    # Its own: while one of its batches is unfinished, runs of the other pools wait for it.
+    pool="engagement_pending",
+    tables=Tables(
+        {}, {DATA_TABLE: "base", MAPPING: "base", CHANGESET: "changeset"}, figures={MAPPING: ()}, always=True
+    ),
 )
 
 
-def run_job(context: dg.OpExecutionContext, platform: Platform, name: str, tables: Tables, *, until_idle: bool) -> None:
-    """Batch after batch of one of the two jobs, with events for its tables."""
-    with platform.open(name) as opened:
-        job = built(name, opened, callbacks_of(context))
-        batches = drained(context, opened, job, until_idle=until_idle, interval=ANNOUNCE_EVERY)
-        for _report in record_batches(context, tables, opened, batches):
-            pass
-
-
-@dg.op(pool=MUTATION_POOL)
+@dg.op(pool=ANNOUNCEMENTS.pool)
 def announce(context: dg.OpExecutionContext, platform: Platform) -> None:
     """A notification for each engagement that published requests change for readers, batch after batch."""
-    run_job(context, platform, APPLY_MUTATIONS, ANNOUNCED_TABLES, until_idle=False)
+    ANNOUNCEMENTS.run(context, platform)
 
 
 @dg.job
@@ -80,10 +66,10 @@ def apply_mutations() -> None:
     announce()
 
 
-@dg.op(pool=PENDING_POOL, retry_policy=TRIED_AGAIN)
+@dg.op(pool=MOVES.pool, retry_policy=TRIED_AGAIN)
 def rematerialize(context: dg.OpExecutionContext, platform: Platform) -> None:
     """All pending changes, moved into the Data Table and the mapping."""
-    run_job(context, platform, REMATERIALIZE_ALIASES, MOVED_TABLES, until_idle=True)
+    MOVES.run(context, platform, until_idle=True)
 
 
 @dg.job
@@ -127,8 +113,6 @@ def purge_due(looked: Waiting, last: BatchRecord | None, now: datetime) -> bool:
     requests are announced. The Data Table's log and the topic are asked only when a purge is due if everything on the
     topic has been read.
     """
-    from engagement_platform.pipelines.jobs import unread_requests
-
     settings, done = looked.given, 0 if last is None else last.unread_from.get("purge_before", 0)
     unread = partial(unread_requests, settings, looked.stores)
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from engagement_platform.engine.job import Stores
+from engagement_platform.engine.job import Callbacks, Stores
+from engagement_platform.pipelines.jobs import open_stores, parts_of
+from engagement_platform.pipelines.parts import Parts
 from engagement_platform.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,6 +29,10 @@ class Opened:
     settings: Settings
     stores: Stores
     spark: SparkSession
+
+    def parts(self, callbacks: Callbacks) -> Parts:
+        """What its jobs are built with."""
+        return parts_of(self.spark, self.settings, self.stores, callbacks)
 
 
 class Platform(dg.ConfigurableResource[None]):
@@ -57,8 +63,6 @@ class Platform(dg.ConfigurableResource[None]):
 
         Raises SparkUnavailable, StoresUnavailable, and what resolving jars and reading settings raises.
         """
-        from engagement_platform.pipelines.jobs import open_stores
-
         settings = self.settings()
         stores = open_stores(settings)
         with open_spark(settings, app_name) as spark:
@@ -94,17 +98,12 @@ def open_spark(settings: Settings, app_name: str) -> Iterator[SparkSession]:
     # The driver that is started here is stopped before its lease on the lake is given back.
     with ExitStack() as lease, ExitStack() as opened:
         running = Classic.getActiveSession()
-        spark = running or _start_spark(settings, app_name)
+        spark = running or _classic_spark(settings, app_name).spark_session
         if running is None:
             opened.callback(spark.stop)
+            spark.sparkContext.setLogLevel("ERROR")
         lease.enter_context(lake_lease(settings, spark, ends=running is None))
         yield spark
-
-
-def _start_spark(settings: Settings, app_name: str) -> SparkSession:
-    spark: SparkSession = _classic_spark(settings, app_name).spark_session
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
 
 
 def _classic_spark(settings: Settings, app_name: str) -> LazyPySparkResource:

@@ -13,10 +13,12 @@ from engagement_platform.defs.engagement import DATA_POOL, ENGAGEMENT_TABLES, RE
 from engagement_platform.defs.entity import changeset_tables
 from engagement_platform.defs.ingestion import drained
 from engagement_platform.defs.kafka_tables import stream_tables
-from engagement_platform.defs.materialization_events import callbacks_of, record_batches
-from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.engine.job import Callbacks, MicroBatchJob
+from engagement_platform.defs.materialization_events import Recorder, callbacks_of
+from engagement_platform.defs.platform import Platform
+from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
+from engagement_platform.pipelines.jobs import redrive_declared, redrive_jobs, redriven_tables
+from engagement_platform.pipelines.parts import Parts
 
 
 class RedriveConfig(dg.Config):
@@ -31,18 +33,14 @@ class RedriveConfig(dg.Config):
 def redrive(context: dg.OpExecutionContext, config: RedriveConfig, platform: Platform) -> None:
     """Records in quarantine for one reason, put through once more; what passes now lands and is announced."""
     with platform.open("redrive-quarantine") as opened:
-        for job, tables in redrives(config.reason, opened, callbacks_of(context)):
-            for _report in record_batches(context, tables, opened, drained(context, opened, job, until_idle=True)):
-                pass
+        for job, tables in redrives(config.reason, opened.parts(callbacks_of(context))):
+            Recorder(context, tables, opened).add_all(drained(context, opened, job, until_idle=True))
 
 
-def redrives(reason: str, opened: Opened, callbacks: Callbacks) -> Iterator[tuple[MicroBatchJob[Any], Tables]]:
+def redrives(reason: str, parts: Parts) -> Iterator[tuple[MicroBatchJob[Any], Tables]]:
     """Engagements, requests, profiles, and everything that is declared and has a quarantine; with their tables."""
-    from engagement_platform.pipelines.jobs import parts_of, redrive_declared, redrive_jobs, redriven_tables
-
-    parts = parts_of(opened.spark, opened.settings, opened.stores, callbacks)
     yield from zip(redrive_jobs(reason, parts), (ENGAGEMENT_TABLES, REQUEST_TABLES), strict=True)
-    for declared in redriven_tables(opened.settings):
+    for declared in redriven_tables(parts.settings):
         if job := redrive_declared(declared, reason, parts):
             if isinstance(declared, DeclaredEntity):
                 yield job, changeset_tables(declared.entity, "redriven")
