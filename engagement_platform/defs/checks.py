@@ -13,7 +13,7 @@ import dagster as dg
 from engagement_platform.consumers.lag import Lag, lags, late
 from engagement_platform.defs.backlog import Waiting
 from engagement_platform.defs.batches import rows_table
-from engagement_platform.defs.evaluations import cannot_tell
+from engagement_platform.defs.evaluations import WARN, cannot_tell, check_result
 from engagement_platform.defs.mutation_checks import ANNOUNCED_BATCHES, Announced, announced_rows, not_announced
 from engagement_platform.defs.sensors import check_on_demand, report_sensor
 from engagement_platform.defs.specs import DATA_TABLE, key_of
@@ -54,15 +54,12 @@ def freshness_result(
 ) -> dg.AssetCheckResult:
     """Passed when nothing waits for longer than the limit; exactly the limit is fine."""
     age = now - oldest if oldest else timedelta(0)
-    stale = age > limit
-    return dg.AssetCheckResult(
-        passed=not stale,
-        asset_key=asset,
-        check_name=FRESH,
-        description=f"The oldest of {backlog:,} waiting messages is {age.total_seconds():.0f} s old; the limit "
-        f"is {limit.total_seconds():.0f} s. Look at the sensors and at the last runs." if stale else None,
-        metadata={"oldest_waiting_s": round(max(0.0, age.total_seconds()), 1), "waiting": backlog},
-    )  # fmt: skip
+    stale = (
+        f"The oldest of {backlog:,} waiting messages is {age.total_seconds():.0f} s old; the limit is "
+        f"{limit.total_seconds():.0f} s. Look at the sensors and at the last runs."
+    )
+    shown = {"oldest_waiting_s": round(max(0.0, age.total_seconds()), 1), "waiting": backlog}
+    return check_result(asset, FRESH, stale if age > limit else None, shown)
 
 
 def freshness(job: str, asset: dg.AssetKey, looked: Waiting, topic: str | None = None) -> dg.AssetCheckResult:
@@ -82,51 +79,37 @@ def pending_age_result(pending: Pending, now: datetime, max_pending: timedelta) 
     Exactly that is fine.
     """
     age = timedelta(0) if pending.since is None else now - pending.since
-    stale = age > 2 * max_pending
-    return dg.AssetCheckResult(
-        passed=not stale,
-        asset_key=DATA,
-        check_name=PENDING_AGE,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=f"{pending.rows:,} rows pend, the oldest for {age.total_seconds():.0f} s; mutation.max_pending is "
-        f"{max_pending.total_seconds():.0f} s. Look at the last runs of rematerialize_aliases." if stale else None,
-        metadata={"pending_rows": pending.rows, "oldest_pending_s": round(max(0.0, age.total_seconds()), 1)},
-    )  # fmt: skip
+    stale = (
+        f"{pending.rows:,} rows pend, the oldest for {age.total_seconds():.0f} s; mutation.max_pending is "
+        f"{max_pending.total_seconds():.0f} s. Look at the last runs of rematerialize_aliases."
+    )
+    shown = {"pending_rows": pending.rows, "oldest_pending_s": round(max(0.0, age.total_seconds()), 1)}
+    return check_result(DATA, PENDING_AGE, stale if age > 2 * max_pending else None, shown, severity=WARN)
 
 
 def quarantine_share_result(rows_in: int, quarantined: int, warn_percent: int) -> dg.AssetCheckResult:
     """Passed when at most warn_percent of the records were rejected. Nothing received is fine."""
-    too_many = quarantined * 100 > warn_percent * rows_in
-    return dg.AssetCheckResult(
-        passed=not too_many,
-        asset_key=REJECTED,
-        check_name=QUARANTINE_SHARE,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=f"{quarantined:,} of the last {rows_in:,} records were rejected, more than {warn_percent} %. The "
-        "column reason of engagement/quarantine says why." if too_many else None,
-        metadata={"rows_in": rows_in, "quarantined": quarantined},
-    )  # fmt: skip
+    too_many = (
+        f"{quarantined:,} of the last {rows_in:,} records were rejected, more than {warn_percent} %. The column reason "
+        "of engagement/quarantine says why."
+    )
+    wrong = too_many if quarantined * 100 > warn_percent * rows_in else None
+    shown = {"rows_in": rows_in, "quarantined": quarantined}
+    return check_result(REJECTED, QUARANTINE_SHARE, wrong, shown, severity=WARN)
 
 
 def announced_rows_result(found: Sequence[Announced]) -> dg.AssetCheckResult:
     """Passed when every batch of `apply-mutations` announced each row it counted, and no other. No batch is fine."""
-    wrong = not_announced(found)
-    return dg.AssetCheckResult(
-        passed=not wrong,
-        asset_key=NOTIFIED,
-        check_name=ANNOUNCED_ROWS,
-        description="; ".join(wrong) or None,
-        metadata={
-            "batches": len(found),
-            "rows_changed": sum(of.seen for of in found),
-            "notifications": sum(of.notifications for of in found),
-        },
-    )
+    shown = {
+        "batches": len(found),
+        "rows_changed": sum(of.seen for of in found),
+        "notifications": sum(of.notifications for of in found),
+    }
+    return check_result(NOTIFIED, ANNOUNCED_ROWS, "; ".join(not_announced(found)), shown)
 
 
 def keep_up_result(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> dg.AssetCheckResult:
     """Passed when no consumer is lost or further behind than max_lag; exactly that is fine, and so is no consumer."""
-    wrong = late(found, now, max_lag)
     rows = [
         {
             "consumer": lag.name,
@@ -137,19 +120,13 @@ def keep_up_result(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> d
         }
         for lag in found
     ]
-    return dg.AssetCheckResult(
-        passed=not wrong,
-        asset_key=NOTIFIED,
-        check_name=CONSUMERS_KEEP_UP,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=" ".join(wrong) or None,
-        metadata={
-            "consumers": len(found),
-            "waiting": max((lag.behind.rows for lag in found), default=0),
-            "oldest_waiting_s": max((lag.age_s(now) for lag in found), default=0.0),
-            **({"each": rows_table(rows)} if rows else {}),
-        },
-    )
+    shown = {
+        "consumers": len(found),
+        "waiting": max((lag.behind.rows for lag in found), default=0),
+        "oldest_waiting_s": max((lag.age_s(now) for lag in found), default=0.0),
+        **({"each": rows_table(rows)} if rows else {}),
+    }
+    return check_result(NOTIFIED, CONSUMERS_KEEP_UP, " ".join(late(found, now, max_lag)), shown, severity=WARN)
 
 
 def results(looked: Waiting) -> list[dg.AssetCheckResult]:

@@ -6,6 +6,7 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting
 from engagement_platform.defs.checks import FRESH, freshness
+from engagement_platform.defs.evaluations import WARN, check_result
 from engagement_platform.defs.specs import key_of
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake import log
@@ -39,15 +40,12 @@ def state_of(entity: Entity, settings: Settings) -> Snapshot | None:
 def size_result(entity: Entity, found: Snapshot | None, most: int) -> dg.AssetCheckResult:
     """Passed when at most `most` changes wait."""
     rows = found.pending_rows if found else 0
-    return dg.AssetCheckResult(
-        passed=rows <= most,
-        asset_key=key_of(entity.changeset),
-        check_name=SIZE,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=f"{rows:,} changes wait, more than rematerialize.max_pending_rows ({most:,}). Look at the last "
-        f"runs of {rematerialize_name(entity).replace('-', '_')}." if rows > most else None,
-        metadata={"pending_rows": rows, "pending_batches": len(found.pending) if found else 0},
-    )  # fmt: skip
+    too_many = (
+        f"{rows:,} changes wait, more than rematerialize.max_pending_rows ({most:,}). Look at the last runs of "
+        f"{rematerialize_name(entity).replace('-', '_')}."
+    )
+    shown = {"pending_rows": rows, "pending_batches": len(found.pending) if found else 0}
+    return check_result(key_of(entity.changeset), SIZE, too_many if rows > most else None, shown, severity=WARN)
 
 
 def watermark_result(
@@ -64,13 +62,8 @@ def watermark_result(
             f"the base says it has all changes up to batch {found.watermark}, the stores say up to {recorded}: it was "
             "put back to an earlier version, and readers lose what was merged since; restore its newest version"
         )
-    return dg.AssetCheckResult(
-        passed=not wrong,
-        asset_key=key_of(entity.base),
-        check_name=WATERMARK,
-        description="; ".join(wrong) or None,
-        metadata={"watermark": found.watermark if found else -1, "orphan_batches": len(orphans)},
-    )
+    shown = {"watermark": found.watermark if found else -1, "orphan_batches": len(orphans)}
+    return check_result(key_of(entity.base), WATERMARK, "; ".join(wrong), shown)
 
 
 def entity_results(entity: Entity, looked: Waiting, topic: str) -> list[dg.AssetCheckResult]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
+
+ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
 REPORT_AGAIN_AFTER = timedelta(minutes=5)
 """Changes are reported at once, unchanged results this often, so that the history of a check stays readable."""
@@ -27,12 +30,28 @@ class CheckResult:
     """Empty for a result that a sensor reported."""
 
 
+def check_result(
+    asset: dg.AssetKey,
+    check: str,
+    wrong: str | None,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    severity: dg.AssetCheckSeverity = ERROR,
+) -> dg.AssetCheckResult:
+    """Passed when nothing is wrong. wrong: what is, and what to do; none or empty: nothing."""
+    return dg.AssetCheckResult(
+        passed=not wrong,
+        asset_key=asset,
+        check_name=check,
+        severity=severity,
+        description=wrong or None,
+        metadata=metadata,
+    )
+
+
 def cannot_tell(asset: dg.AssetKey, check: str, why: object) -> dg.AssetCheckResult:
     """A warning, and no failure, where a check could not look."""
-    return dg.AssetCheckResult(
-        passed=False, asset_key=asset, check_name=check, severity=dg.AssetCheckSeverity.WARN,
-        description=f"Nobody can tell: {why}",
-    )  # fmt: skip
+    return check_result(asset, check, f"Nobody can tell: {why}", severity=WARN)
 
 
 def selected(

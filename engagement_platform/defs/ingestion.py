@@ -15,6 +15,7 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting
 from engagement_platform.defs.batches import Tables, unbalanced
+from engagement_platform.defs.evaluations import check_result
 from engagement_platform.defs.materialization_events import Context, Recorder, callbacks_of
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.pool_yield import gives_way
@@ -118,13 +119,7 @@ def conservation(
         count: sum(report.counts.get(count, 0) for report in reports)
         for count in ("rows_in", "landed", "duplicates", "quarantined")
     }
-    return dg.AssetCheckResult(
-        passed=not wrong,
-        asset_key=key_of(table),
-        check_name=name,
-        description="; ".join(wrong) or None,
-        metadata={"batches": len(reports), **sums},
-    )
+    return check_result(key_of(table), name, "; ".join(wrong), {"batches": len(reports), **sums})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import dagster as dg
 from dagster import MetadataValue
 
 from engagement_platform.defs.batches import Metadata, figures_table, rows_table
-from engagement_platform.defs.evaluations import cannot_tell
+from engagement_platform.defs.evaluations import ERROR, WARN, cannot_tell, check_result
 from engagement_platform.defs.plot import picture
 from engagement_platform.maintenance.layout.doctor import Examination
 from engagement_platform.maintenance.layout.finding import Finding
@@ -66,14 +66,8 @@ def layout_result(examined: Examined) -> dg.AssetCheckResult:
     shown |= {"remedy": MetadataValue.text(remedies)} if remedies else {}
     shown |= {"findings": findings_table(examined.findings)} if examined.findings else {}
     shown |= {"file_sizes": MetadataValue.md(picture("files by size", counts, names=names))} if names else {}
-    return dg.AssetCheckResult(
-        passed=not failing,
-        asset_key=examined.key,
-        check_name=LAYOUT,
-        severity=dg.AssetCheckSeverity.ERROR if error else dg.AssetCheckSeverity.WARN,
-        description="; ".join(f"{finding.code}: {finding.what}" for finding in failing) or None,
-        metadata=shown,
-    )
+    wrong = "; ".join(f"{finding.code}: {finding.what}" for finding in failing)
+    return check_result(examined.key, LAYOUT, wrong, shown, severity=ERROR if error else WARN)
 
 
 def figures(examination: Examination) -> dict[str, int]:

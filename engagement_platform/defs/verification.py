@@ -12,7 +12,7 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.batches import rows_table
-from engagement_platform.defs.evaluations import cannot_tell, selected
+from engagement_platform.defs.evaluations import ERROR, WARN, cannot_tell, check_result, selected
 from engagement_platform.defs.mutation_checks import SAMPLED_ORGANIZATIONS, chain_findings
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import Answer, Recent, recent_runs, sensor, too_soon
@@ -96,20 +96,13 @@ def table_check_results(findings: Sequence[Finding], landed: Collection[dg.Asset
             for finding in own
             if finding.wrong
         ]
-        results.append(
-            dg.AssetCheckResult(
-                passed=not wrong and not unknown,
-                asset_key=asset,
-                check_name=check,
-                # What nobody looked at may be right.
-                severity=dg.AssetCheckSeverity.ERROR if wrong or not unknown else dg.AssetCheckSeverity.WARN,
-                description="; ".join([*wrong, *unknown]) or None,
-                metadata={
-                    "looked_at": max((finding.looked_at for finding in own), default=0),
-                    "wrong": sum(finding.wrong for finding in own),
-                },
-            )
-        )
+        shown = {
+            "looked_at": max((finding.looked_at for finding in own), default=0),
+            "wrong": sum(finding.wrong for finding in own),
+        }
+        # What nobody looked at may be right.
+        severity = ERROR if wrong or not unknown else WARN
+        results.append(check_result(asset, check, "; ".join([*wrong, *unknown]), shown, severity=severity))
     return results
 
 
@@ -121,14 +114,7 @@ def guards_kept(settings: Settings, stores: Stores) -> dg.AssetCheckResult:
         return cannot_tell(DATA, GUARDS_KEPT, error)
     wrong = [f"{guard.rule.says} But: {guard.seen}. {guard.rule.do}" for guard in broken(found)]
     rows = [{"rule": guard.rule.code, "state": guard.state, "seen": guard.seen} for guard in found]
-    return dg.AssetCheckResult(
-        passed=not wrong,
-        asset_key=DATA,
-        check_name=GUARDS_KEPT,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=" ".join(wrong) or None,
-        metadata={"each": rows_table(rows)},
-    )
+    return check_result(DATA, GUARDS_KEPT, " ".join(wrong), {"each": rows_table(rows)}, severity=WARN)
 
 
 @dg.multi_asset_check(
