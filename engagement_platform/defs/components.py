@@ -6,11 +6,11 @@ What may be declared is in `declarations.kinds`; what a component is made of, in
 import sys
 import warnings
 from pathlib import Path
-from textwrap import indent
 from types import ModuleType
 from typing import Any
 
 import dagster as dg
+import yaml
 from dagster.components.core.component_tree import ComponentTree
 from pydantic import BaseModel
 
@@ -81,14 +81,7 @@ def scaffolder(example: str) -> type[dg.Scaffolder[Any]]:
 
         def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
             """One document of YAML; where Python is asked for, the empty function of Dagster's own."""
-            if request.scaffold_format == "python":
-                dg.scaffold_component(request)
-                return
-            document = f"type: {request.type_name}\nattributes:\n{indent(example, '  ')}"
-            # To be appended to is the file itself; otherwise the path is the folder for a new one.
-            file = request.target_path if request.append else request.target_path / "defs.yaml"
-            before = f"{file.read_text()}---\n" if request.append else ""
-            file.write_text(before + document)
+            dg.scaffold_component(request, yaml.safe_load(example))
 
     return Example
 
