@@ -15,7 +15,7 @@ from engagement_platform.defs.backlog import Waiting
 from engagement_platform.defs.batches import rows_table
 from engagement_platform.defs.evaluations import WARN, cannot_tell, check_result
 from engagement_platform.defs.mutation_checks import ANNOUNCED_BATCHES, Announced, announced_rows, not_announced
-from engagement_platform.defs.sensors import check_on_demand, report_sensor
+from engagement_platform.defs.sensors import watched
 from engagement_platform.defs.specs import DATA_TABLE, key_of
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.engagement import MUTATION_REQUEST, NOTIFICATION, QUARANTINE
@@ -147,7 +147,5 @@ def results(looked: Waiting) -> list[dg.AssetCheckResult]:
 
 def definitions() -> dg.Definitions:
     """Checks and sensor of this module."""
-    watch = report_sensor(
-        "watch", results, "Reports the checks that need no run: freshness, and the share of rejected records."
-    )
-    return dg.Definitions(asset_checks=[check_on_demand("watch_stores_and_broker", CHECKS, results)], sensors=[watch])
+    reports = "Reports the checks that need no run: freshness, and the share of rejected records."
+    return watched("watch_stores_and_broker", CHECKS, results, "watch", reports)

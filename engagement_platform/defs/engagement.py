@@ -7,13 +7,7 @@ import dagster as dg
 from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.ingestion import Ingestion
 from engagement_platform.defs.sensors import backlog_sensor
-from engagement_platform.defs.specs import (
-    DATA_TABLE,
-    engagement_specs,
-    engagement_view_spec,
-    request_specs,
-    topic_specs,
-)
+from engagement_platform.defs.specs import DATA_TABLE, GROUP, engagement_specs, request_specs, topic_specs, view_spec
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, reread
 
@@ -56,8 +50,15 @@ REQUESTS = Ingestion(
 
 def definitions() -> dg.Definitions:
     """Assets, jobs and sensors of this module."""
+    view = view_spec(
+        "engagement/current",
+        [DATA_TABLE, ALIAS, CHANGESET],
+        GROUP,
+        "Engagements under the identity their person has now: the Data Table with the requests and changes that wait "
+        "to be moved.",
+    )
     return dg.Definitions(
-        assets=[*topic_specs(), ENGAGEMENTS.assets, REQUESTS.assets, engagement_view_spec()],
+        assets=[*topic_specs(), ENGAGEMENTS.assets, REQUESTS.assets, view],
         jobs=[
             ENGAGEMENTS.asset_job("Drain new engagements (today's partition) or read days again (any other)."),
             REQUESTS.asset_job("Drain new mutation requests."),

@@ -23,14 +23,13 @@ from engagement_platform.defs.sensors import (
     TRIED_AGAIN,
     Answer,
     backlog_sensor,
-    check_on_demand,
     recent_runs,
-    report_sensor,
     schedule,
     sensor,
+    watched,
     why_not,
 )
-from engagement_platform.defs.specs import PROFILE_CHANGES_TOPIC, entity_view_spec, key_of, table_spec
+from engagement_platform.defs.specs import PROFILE_CHANGES_TOPIC, key_of, table_spec, view_spec
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
@@ -69,7 +68,7 @@ class EntityParts:
         return Ingestion(
             job=ingest_name(entity),
             asset_name=f"ingest_{entity.name}_changeset",
-            specs=[table_spec(entity.changeset, [self.topic_key]).replace_attributes(group_name=entity.name)],
+            specs=[table_spec(entity.changeset, [self.topic_key], entity.name)],
             # One pool each: while the base is written, changes go on landing.
             pool=f"{entity.name}_changeset",
             tables=changeset_tables(entity),
@@ -96,7 +95,7 @@ class EntityParts:
 
         @dg.multi_asset(
             name=f"rematerialize_{entity.name}_base",
-            specs=[table_spec(entity.base, [key_of(entity.changeset)]).replace_attributes(group_name=entity.name)],
+            specs=[table_spec(entity.base, [key_of(entity.changeset)], entity.name)],
             pool=self.moves.pool,
             retry_policy=TRIED_AGAIN,
             description="All changes that wait, moved into the base; readers see no difference.",
@@ -114,16 +113,13 @@ class EntityParts:
         looked = waiting(settings)
         found, waits = self._waits(looked)
         if found and waits and context.cursor != (cursor := f"{found.base_version} {found.changeset_version}"):
-            context.instance.report_runless_asset_event(self._observation(waits))
+            # A view stores nothing, so nothing materializes it. The UI draws the figures over time.
+            shown = {"pending_rows": waits.pending_rows, "point_read_s": waits.point_read_s}
+            metadata = {name: figure for name, figure in shown.items() if figure is not None}
+            seen = dg.AssetObservation(self.entity.view.split("/"), metadata=metadata)
+            context.instance.report_runless_asset_event(seen)
             context.update_cursor(cursor)
         return self.move_request(context.instance, looked, waits, by_cadence=False)
-
-    def _observation(self, waits: Waits) -> dg.AssetObservation:
-        """A view stores nothing, so nothing materializes it. The UI draws the figures over time."""
-        metadata: dict[str, dg.MetadataValue] = {"pending_rows": dg.MetadataValue.int(waits.pending_rows)}
-        if waits.point_read_s is not None:
-            metadata["point_read_s"] = dg.MetadataValue.float(waits.point_read_s)
-        return dg.AssetObservation(self.entity.view.split("/"), metadata=metadata)
 
     def moves_by_cadence(
         self, context: dg.ScheduleEvaluationContext, settings: Settings
@@ -171,7 +167,7 @@ class EntityParts:
 
     def definitions(self) -> dg.Definitions:
         """Assets, jobs, checks, sensors and schedule."""
-        name = self.entity.name
+        entity, name = self.entity, self.entity.name
         move_job = dg.define_asset_job(
             self.moves.dagster_job,
             selection=dg.AssetSelection.assets(self.base_asset).without_checks(),
@@ -191,9 +187,11 @@ class EntityParts:
             "was interrupted.",
             job=self.moves.dagster_job,
         )
-        watch = report_sensor(
-            f"watch_{name}s",
+        watch = watched(
+            f"watch_{name}_tables",
+            checks_of(entity),
             self.results,
+            f"watch_{name}s",
             f"Reports the checks of {name}s: freshness, size of the changeset, watermark.",
         )
         by_cadence = schedule(
@@ -203,14 +201,18 @@ class EntityParts:
             name=f"rematerialize_{name}_by_cadence",
             look=self.moves_by_cadence,
         )
-        view = entity_view_spec(self.entity).replace_attributes(group_name=self.entity.name)
-        return dg.Definitions(
-            assets=[self.changes.assets, self.base_asset, view],
+        shows = f"{name.capitalize()}s as they are now: the base with the changes that wait."
+        own = dg.Definitions(
+            assets=[
+                self.changes.assets,
+                self.base_asset,
+                view_spec(entity.view, [entity.base, entity.changeset], name, shows),
+            ],
             jobs=[self.changes.asset_job(f"Drain new changes of {name}s."), move_job],
-            asset_checks=[check_on_demand(f"watch_{name}_tables", checks_of(self.entity), self.results)],
-            sensors=[backlog, presses, watch],
+            sensors=[backlog, presses],
             schedules=[by_cadence],
         )
+        return dg.Definitions.merge(own, watch)
 
 
 PROFILES = EntityParts(PROFILE, PROFILE_CHANGES_TOPIC, shipped_entity)

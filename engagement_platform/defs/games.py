@@ -21,7 +21,7 @@ from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.defs.live_ops import judging
 from engagement_platform.defs.materialization_events import Recorder, callbacks_of
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import backlog_sensor, check_on_demand, report_sensor
+from engagement_platform.defs.sensors import backlog_sensor, watched
 from engagement_platform.defs.specs import GAMES_GROUP, SOURCES, column_schema, key_of, table_spec
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.errors import PlatformError
@@ -82,7 +82,7 @@ def ingestion(feed: Feed, group: str) -> Ingestion:
     return Ingestion(
         job=feed.job,
         asset_name=f"ingest_{feed.group}_tables",
-        specs=[table_spec(table, [objects_key(feed)]).replace_attributes(group_name=group) for table in feed.tables],
+        specs=[table_spec(table, [objects_key(feed)], group) for table in feed.tables],
         pool=group,
         tables=tables_of(feed),
         declared=lambda _settings: feed,
@@ -139,24 +139,22 @@ def feed_definitions(feed: Feed, group: str) -> dg.Definitions:
     def fresh_now(looked: Waiting) -> list[dg.AssetCheckResult]:
         return [fresh(looked, feed, datetime.now(UTC))]
 
-    watch = f"watch_{feed.group}_events"
-    sensors = [
-        backlog_sensor(
-            f"{feed.group}_events_backlog",
-            landing,
-            f"objects of {feed.group} events wait in the queue",
-            every=15,
-        ),
-        report_sensor(f"{watch}_backlog", fresh_now, f"Reports since when objects of {feed.group} events wait."),
-    ]
-    checks = {(objects_key(feed), FRESH): "No object waits in the queue for longer than `quality.freshness`."}
+    name = f"{feed.group}_events"
+    waits = f"objects of {feed.group} events wait in the queue"
     drain = f"Drain new {feed.group} events (today's partition) or replay days of arrival (any other)."
-    return dg.Definitions(
+    own = dg.Definitions(
         assets=[objects_spec(feed), landing.assets],
-        asset_checks=[check_on_demand(watch, checks, fresh_now)],
         jobs=[landing.asset_job(drain), replay_job(feed, group)],
-        sensors=sensors,
+        sensors=[backlog_sensor(f"{name}_backlog", landing, waits, every=15)],
     )
+    watch = watched(
+        f"watch_{name}",
+        {(objects_key(feed), FRESH): "No object waits in the queue for longer than `quality.freshness`."},
+        fresh_now,
+        f"watch_{name}_backlog",
+        f"Reports since when objects of {feed.group} events wait.",
+    )
+    return dg.Definitions.merge(own, watch)
 
 
 def definitions() -> dg.Definitions:

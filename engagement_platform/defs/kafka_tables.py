@@ -12,32 +12,31 @@ from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.checks import FRESH, freshness
 from engagement_platform.defs.ingestion import Ingestion
 from engagement_platform.defs.layout import layout_definitions
-from engagement_platform.defs.platform import bound_platform
-from engagement_platform.defs.sensors import backlog_sensor, check_on_demand, report_sensor
+from engagement_platform.defs.sensors import backlog_sensor, watched
 from engagement_platform.defs.specs import key_of, table_spec, topic_key
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 
 
 def stream_definitions(stream: Stream) -> dg.Definitions:
-    """Everything of one stream, and the resource that its runs need."""
+    """Everything of one stream."""
     landing, table = ingestion(stream), key_of(stream.table)
 
     def fresh(looked: Waiting) -> list[dg.AssetCheckResult]:
         return [freshness(stream.job, table, looked, stream.topic)]
 
-    sensors = [
-        backlog_sensor(f"{stream.words}_backlog", landing, f"records of {stream.topic} wait on the broker"),
-        report_sensor(f"watch_{stream.words}_backlog", fresh, f"Reports since when records of {stream.topic} wait."),
-    ]
-    checks = {(table, FRESH): "No record waits longer than `quality.freshness`."}
     own = dg.Definitions(
         assets=[landing.assets],
-        asset_checks=[check_on_demand(f"watch_{stream.words}", checks, fresh)],
         jobs=[landing.asset_job(f"Drain new records of {stream.topic}.")],
-        sensors=sensors,
-        resources={"platform": bound_platform()},
+        sensors=[backlog_sensor(f"{stream.words}_backlog", landing, f"records of {stream.topic} wait on the broker")],
     )
-    return dg.Definitions.merge(own, layout_definitions(stream.words, [spec.key for spec in landing.specs]))
+    watch = watched(
+        f"watch_{stream.words}",
+        {(table, FRESH): "No record waits longer than `quality.freshness`."},
+        fresh,
+        f"watch_{stream.words}_backlog",
+        f"Reports since when records of {stream.topic} wait.",
+    )
+    return dg.Definitions.merge(own, watch, layout_definitions(stream.words, [spec.key for spec in landing.specs]))
 
 
 def stream_tables(stream: Stream, quarantine_process: str = "tables") -> Tables:
@@ -51,10 +50,7 @@ def ingestion(stream: Stream) -> Ingestion:
     return Ingestion(
         job=stream.job,
         asset_name=f"land_{stream.words}",
-        specs=[
-            table_spec(table, source).replace_attributes(group_name=group)
-            for table in (stream.table, stream.quarantine)
-        ],
+        specs=[table_spec(table, source, group) for table in (stream.table, stream.quarantine)],
         pool=stream.words,
         tables=stream_tables(stream),
         declared=lambda _settings: stream,

@@ -13,14 +13,12 @@ from dagster import MetadataValue
 from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.layout import layout_definitions
-from engagement_platform.defs.platform import Platform, bound_platform
-from engagement_platform.defs.sensors import recent_runs, schedule, why_not
-from engagement_platform.defs.specs import SOURCES, column_schema, key_of, topic_key
-from engagement_platform.errors import PlatformError
+from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.sensors import recent_runs, schedule, waiting_for, why_not
+from engagement_platform.defs.specs import column_schema, key_of, topic_key, topic_spec
 from engagement_platform.lake.streaming import Drained
 from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, Hop, Lag, lag, read_up_to, run_hop
 from engagement_platform.settings import Settings
-from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 GROUP = "page_views"
 JOB = "page_views"
@@ -81,15 +79,12 @@ def page_view_definitions(cron: str) -> dg.Definitions:
     )
 
     def look(context: dg.ScheduleEvaluationContext, settings: Settings) -> dg.RunRequest | dg.SkipReason:
-        try:
+        def backlog() -> int:
             source = waiting(settings).source(PAGE_VIEWS, settings.page_views.topic)
-            backlog = source.backlog(read_up_to(settings))
-        except (BrokerUnavailable, TopicMissing) as error:
-            return dg.SkipReason(str(error))
-        except PlatformError:
-            # What was to be read next is lost: the run fails with the sentence that says so.
-            backlog = 1
-        reason = why_not(backlog, recent_runs(context.instance, JOB), time.time())
+            return source.backlog(read_up_to(settings))
+
+        waits, lost = waiting_for(backlog)
+        reason = lost if waits is None else why_not(waits, recent_runs(context.instance, JOB), time.time())
         return dg.SkipReason(reason) if reason else dg.RunRequest()
 
     by_the_clock = schedule(
@@ -99,15 +94,8 @@ def page_view_definitions(cron: str) -> dg.Definitions:
         name=f"{JOB}_by_the_clock",
         look=look,
     )
-    topic = dg.AssetSpec(
-        TOPIC,
-        description="Kafka topic of page views; its name on the broker is the setting `page_views.topic`.",
-        group_name=SOURCES,
-        kinds={"kafka"},
-    )
-    own = dg.Definitions(
-        assets=[topic, *hops], jobs=[job], schedules=[by_the_clock], resources={"platform": bound_platform()}
-    )
+    topic = topic_spec(TOPIC, "page views", "page_views.topic")
+    own = dg.Definitions(assets=[topic, *hops], jobs=[job], schedules=[by_the_clock])
     return dg.Definitions.merge(own, layout_definitions(JOB, [key_of(hop.table) for hop in HOPS]))
 
 

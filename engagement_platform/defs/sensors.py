@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -24,6 +25,7 @@ from engagement_platform.engine.drain import LONGEST_PAUSE_S, pause_after
 from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
+from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 IN_PROGRESS = (dg.DagsterRunStatus.QUEUED, *GOING)
 Answer = dg.RunRequest | dg.SkipReason | dg.SensorResult
@@ -153,7 +155,7 @@ def backlog_sensor(
     """
 
     def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
-        waits, lost = waiting_for(drain, waiting(settings))
+        waits, lost = waiting_for(partial(drain.backlog, waiting(settings)), drain.unknown)
         if waits is None:
             return dg.SkipReason(lost)
         assets = drain.assets if isinstance(drain, Ingestion) else None
@@ -169,14 +171,17 @@ def backlog_sensor(
     return sensor(name, look, description, job=drain.dagster_job, every=every, on=not (in_shared and is_shared()))
 
 
-def waiting_for(drain: Drain, looked: Waiting) -> tuple[int | None, str | None]:
-    """How much waits for a job, None where its source cannot say, and why it cannot.
+def waiting_for(
+    backlog: Callable[[], int],
+    unknown: type[PlatformError] | tuple[type[PlatformError], ...] = (BrokerUnavailable, TopicMissing),
+) -> tuple[int | None, str | None]:
+    """How much waits, None where the source cannot say (it raises an error of these), and why it cannot.
 
     What was to be read next is lost: one, since the run says so.
     """
     try:
-        return drain.backlog(looked), None
-    except drain.unknown as error:
+        return backlog(), None
+    except unknown as error:
         return None, str(error)
     except PlatformError as error:
         return 1, str(error)
@@ -201,12 +206,16 @@ def unfinished_sensor(name: str, job: str, stored: str, description: str) -> dg.
     return sensor(name, look, description, job=job, every=15)
 
 
-def check_on_demand(
-    name: str, checks: Mapping[tuple[dg.AssetKey, str], str], results: Results
-) -> dg.AssetChecksDefinition:
-    """Checks that need no Spark, as a person launches them; a sensor reports the same without a run.
+def watched(
+    name: str,
+    checks: Mapping[tuple[dg.AssetKey, str], str],
+    results: Results,
+    sensor_name: str,
+    description: str,
+) -> dg.Definitions:
+    """Checks that need no Spark: a sensor reports them without a run, and a person may evaluate them in one.
 
-    checks: (asset, check) -> what it says.
+    checks: (asset, check) -> what it says. description: of the sensor.
     """
     specs = [dg.AssetCheckSpec(check, asset=asset, description=says) for (asset, check), says in checks.items()]
 
@@ -215,13 +224,7 @@ def check_on_demand(
         """From logs, stores and broker; a sensor reports the same without a run."""
         yield from selected(context, results(waiting(platform.settings())))
 
-    return evaluate
-
-
-def report_sensor(name: str, results: Results, description: str) -> dg.SensorDefinition:
-    """A sensor that reports checks without a run."""
-
     def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
         return dg.SkipReason(f"Reported {report_news(context, results(waiting(settings)))} checks.")
 
-    return sensor(name, look, description)
+    return dg.Definitions(asset_checks=[evaluate], sensors=[sensor(sensor_name, look, description)])

@@ -10,6 +10,7 @@ UI, and the shared one leaves a pipeline to any other run that wants it.
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
 import dagster as dg
 from pydantic import Field
@@ -95,7 +96,7 @@ def _look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
         return dg.SkipReason(f"A run is {recent.under_way} already.")
     reasons = []
     for drain in drains(settings):
-        waits, lost = waiting_for(drain, waiting(settings))
+        waits, lost = waiting_for(partial(drain.backlog, waiting(settings)), drain.unknown)
         reason = lost if waits is None else why_not(waits, recent, time.time(), longest_pause_s=LONGEST_PAUSE_S)
         if reason is None:
             return dg.RunRequest(tags={BACKLOG: "unknown" if lost else str(waits)})

@@ -20,7 +20,6 @@ from engagement_platform.lake.engagement import (
     QUARANTINE,
     data_table,
 )
-from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.status import first_batch_day
 from engagement_platform.settings import Settings
 
@@ -79,14 +78,14 @@ def column_lineage(table: Table) -> dg.TableColumnLineage | None:
     return dg.TableColumnLineage({name: [dg.TableColumnDep(data, source)] for name, source in copied.items()})
 
 
-def table_spec(table: Table, deps: Sequence[dg.AssetKey]) -> dg.AssetSpec:
+def table_spec(table: Table, deps: Sequence[dg.AssetKey], group: str = GROUP) -> dg.AssetSpec:
     """One table as an asset. Skippable: runs report each batch while they go on, and yield no result at the end."""
     rows = "Append-only: consumers may stream it." if table.mode is Mode.APPEND_ONLY else "Mutable: rows change."
     return dg.AssetSpec(
         key_of(table),
         deps=deps,
         description=f"{table.description} {rows}",
-        group_name=GROUP,
+        group_name=group,
         kinds={"deltalake", "spark"},
         metadata={"dagster/column_schema": column_schema(table)},
         skippable=True,
@@ -99,20 +98,23 @@ ENGAGEMENTS_TOPIC, MUTATION_REQUESTS_TOPIC, PROFILE_CHANGES_TOPIC = map(
 )
 
 
+def topic_spec(key: dg.AssetKey, what: str, setting: str) -> dg.AssetSpec:
+    """A topic that tables come from; filled by others."""
+    return dg.AssetSpec(
+        key,
+        description=f"Kafka topic of {what}; its name on the broker is the setting `{setting}`.",
+        group_name=SOURCES,
+        kinds={"kafka"},
+    )
+
+
 def topic_specs() -> list[dg.AssetSpec]:
-    """The topics that everything comes from; filled by others."""
+    """The topics that engagements, requests and profiles come from."""
+    requests = "requests to convert, delete, rename or update"
     return [
-        dg.AssetSpec(
-            key,
-            description=f"Kafka topic of {what}; its name on the broker is the setting `kafka.{setting}`.",
-            group_name=SOURCES,
-            kinds={"kafka"},
-        )
-        for key, what, setting in (
-            (ENGAGEMENTS_TOPIC, "engagement events", "engagements_topic"),
-            (MUTATION_REQUESTS_TOPIC, "requests to convert, delete, rename or update", "mutation_requests_topic"),
-            (PROFILE_CHANGES_TOPIC, "partial updates of profiles", "profile_changes_topic"),
-        )
+        topic_spec(ENGAGEMENTS_TOPIC, "engagement events", "kafka.engagements_topic"),
+        topic_spec(MUTATION_REQUESTS_TOPIC, requests, "kafka.mutation_requests_topic"),
+        topic_spec(PROFILE_CHANGES_TOPIC, "partial updates of profiles", "kafka.profile_changes_topic"),
     ]
 
 
@@ -132,25 +134,12 @@ def request_specs() -> list[dg.AssetSpec]:
     return [table_spec(table, [MUTATION_REQUESTS_TOPIC]) for table in (ALIAS, MUTATION_REQUEST)]
 
 
-def engagement_view_spec() -> dg.AssetSpec:
-    """Engagements as readers see them: no table, made anew by each reader."""
+def view_spec(name: str, tables: Sequence[Table], group: str, shows: str) -> dg.AssetSpec:
+    """A view over some tables: no table, made anew by each reader."""
     return dg.AssetSpec(
-        ["engagement", "current"],
-        deps=[key_of(DATA_TABLE), key_of(ALIAS), key_of(CHANGESET)],
-        description="Engagements under the identity their person has now: the Data Table with the requests and changes "
-        "that wait to be moved. Nothing is stored; read it with `engagement-platform read engagement/current`.",
-        group_name=GROUP,
-        kinds={"view"},
-    )
-
-
-def entity_view_spec(entity: Entity) -> dg.AssetSpec:
-    """The view over base and changeset: no table, made anew by each reader."""
-    return dg.AssetSpec(
-        entity.view.split("/"),
-        deps=[key_of(entity.base), key_of(entity.changeset)],
-        description=f"{entity.name.capitalize()}s as they are now: the base with the changes that wait. Nothing is "
-        f"stored; read it with `engagement-platform read {entity.view}`.",
-        group_name=GROUP,
+        name.split("/"),
+        deps=[key_of(table) for table in tables],
+        description=f"{shows} Nothing is stored; read it with `engagement-platform read {name}`.",
+        group_name=group,
         kinds={"view"},
     )
