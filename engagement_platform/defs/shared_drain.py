@@ -9,11 +9,9 @@ UI, and the shared one leaves a pipeline to any other run that wants it.
 # No `from __future__ import annotations` beside Dagster's decorators.
 
 import time
-from collections.abc import Sequence
 from functools import partial
 
 import dagster as dg
-from pydantic import Field
 
 from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.engagement import ENGAGEMENTS, REQUESTS
@@ -21,11 +19,10 @@ from engagement_platform.defs.entity import PROFILES
 from engagement_platform.defs.ingestion import Drain, drain_policy
 from engagement_platform.defs.materialization_events import Recorder, callbacks_of
 from engagement_platform.defs.mutation import ANNOUNCEMENTS
-from engagement_platform.defs.platform import Opened, Platform
+from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.pool_yield import BACKLOG, wanted_by_others
 from engagement_platform.defs.sensors import Answer, is_shared, recent_runs, sensor, waiting_for, why_not
 from engagement_platform.engine.drain import drain_in_turns
-from engagement_platform.pipelines.jobs import JobRefused
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka_errors import TopicMissing
 
@@ -43,45 +40,27 @@ def drains(settings: Settings) -> list[Drain]:
     ]
 
 
-class SharedDrainConfig(dg.Config):
-    """Which pipelines a run drains for."""
-
-    jobs: list[str] = Field(default=[], description="Names such as ingest-engagements; none: all that are on.")
-
-
 @dg.op(pool=JOB)
-def drain_by_turns(context: dg.OpExecutionContext, config: SharedDrainConfig, platform: Platform) -> None:
-    """Batch after batch of all pipelines, always of the one that is due for the longest."""
+def drain_by_turns(context: dg.OpExecutionContext, platform: Platform) -> None:
+    """Batch after batch of all pipelines that are on, always of the one that is due for the longest."""
     with platform.open(JOB.replace("_", "-")) as opened:
-        drain_all(context, opened, chosen(drains(opened.settings), config.jobs))
+        served = drains(opened.settings)
+        recorders = {one.job: Recorder(context, one.tables, opened, one.result) for one in served}
+        jobs = [(one.build(opened, callbacks_of(context)), one.interval) for one in served]
 
+        def failed(name: str, error: Exception) -> None:
+            context.log.error(f"{name} failed, is tried again later, and the others go on: {error}")
+            recorders[name].evaluate(str(error))
 
-def chosen(served: Sequence[Drain], jobs: Sequence[str]) -> Sequence[Drain]:
-    """Those with these names; all where none is named. Raises JobRefused for a name that is not among them."""
-    known = {one.job: one for one in served}
-    if strange := [name for name in jobs if name not in known]:
-        raise JobRefused(f"{JOB} serves no job called {strange[0]!r}. Nothing was read. Jobs: {', '.join(known)}.")
-    return [known[name] for name in dict.fromkeys(jobs)] or served
-
-
-def drain_all(context: dg.OpExecutionContext, opened: Opened, served: Sequence[Drain]) -> None:
-    """Drain by turns and record events for the tables. Raises DrainFailed in the end."""
-    recorders = {one.job: Recorder(context, one.tables, opened, one.result) for one in served}
-    jobs = [(one.build(opened, callbacks_of(context)), one.interval) for one in served]
-
-    def failed(name: str, error: Exception) -> None:
-        context.log.error(f"{name} failed, is tried again later, and the others go on: {error}")
-        recorders[name].evaluate(str(error))
-
-    wanted = wanted_by_others(context, {one.pool: one.job for one in served})
-    try:
-        policy = drain_policy(context, opened)
-        for name, report in drain_in_turns(jobs, policy, absent=(TopicMissing,), wanted=wanted, on_failure=failed):
-            recorders[name].add(report.manifest.ingestion_ts.date(), report)
-    finally:
-        for recorder in recorders.values():
-            recorder.record()
-            recorder.evaluate()
+        wanted = wanted_by_others(context, {one.pool: one.job for one in served})
+        try:
+            policy = drain_policy(context, opened)
+            for name, report in drain_in_turns(jobs, policy, absent=(TopicMissing,), wanted=wanted, on_failure=failed):
+                recorders[name].add(report.manifest.ingestion_ts.date(), report)
+        finally:
+            for recorder in recorders.values():
+                recorder.record()
+                recorder.evaluate()
 
 
 @dg.job(name=JOB, executor_def=dg.in_process_executor)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dagster as dg
 import pytest
 
-from engagement_platform.defs.shared_drain import JOB, chosen, drains
+from engagement_platform.defs.shared_drain import JOB
 from engagement_platform.engine.job import BatchReport, MicroBatchJob
 from engagement_platform.engine.model import JobState
-from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, JobRefused, open_stores
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.conftest import Home
 from engagement_platform_tests.defs.test_mutation import REQUESTS, engagement
@@ -56,14 +56,6 @@ def test_a_pipeline_that_fails_is_a_failed_check_and_the_others_land(
     assert not waiting.passed("engagement/data", "conservation")
     assert batches(INGEST_MUTATION_REQUESTS) == [JobState.SUCCEEDED] * 3
     assert waiting.passed("engagement/mutation_request", "conservation")
-
-
-def test_a_job_that_the_shared_run_does_not_serve_is_refused_by_name() -> None:
-    served = drains(Settings())
-    assert [one.job for one in chosen(served, [])] == [one.job for one in served]
-    assert [one.job for one in chosen(served, [INGEST_MUTATION_REQUESTS])] == [INGEST_MUTATION_REQUESTS]
-    with pytest.raises(JobRefused, match=r"serves no job called 'ingest-engagement'\. .* Jobs: ingest-engagements, "):
-        chosen(served, [INGEST_ENGAGEMENTS, "ingest-engagement"])
 
 
 def test_the_shared_run_is_launched_once(waiting: Home) -> None:
