@@ -17,7 +17,8 @@ from engagement_platform.engine.model import BatchRecord, Counts, Offsets, accou
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.status import freshness_quantiles
 
-Metadata = dict[str, dg.MetadataValue]
+Metadata = dict[str, dg.MetadataValue | bool | int | float | str]
+"""Figures and texts as they are; Dagster shows each by its type."""
 
 BATCHES_SHOWN = 30
 
@@ -110,22 +111,22 @@ def table_metadata(batch: Batch, tables: Tables, table: Table) -> Metadata:
     """Of one table: the batch, what was written, and on the table of the summary everything about the batch."""
     report, manifest = batch.report, batch.report.manifest
     counts = batch.processes.get({**tables.own, **tables.others}[table], {})
-    shown: Metadata = {"batch_id": MetadataValue.int(manifest.batch_id), "batches": MetadataValue.int(batch.batches)}
+    shown: Metadata = {"batch_id": manifest.batch_id, "batches": batch.batches}
     if table == tables.summary:
         shown |= whole_batch(batch)
     if table in tables.wrote and tables.sparse:
-        shown["rows_written"] = MetadataValue.int(counts.get(tables.wrote[table], 0))
+        shown["rows_written"] = counts.get(tables.wrote[table], 0)
     else:
         all_counts = ("files", "bytes", *(name for name in counts if name != "commits"))
         names = tables.figures.get(table, all_counts)
-        shown |= {name: MetadataValue.int(counts.get(name, 0)) for name in names}
+        shown |= {name: counts.get(name, 0) for name in names}
     if (rejected := rejected_of(report)) and (table == tables.summary or table.key[-1].endswith("quarantine")):
         shown["rejected"] = figures_table("reason_code", "records", rejected)
     return shown | {
         "offsets": offsets_table(manifest.start, manifest.end),
-        "job": MetadataValue.text(manifest.job),
-        "all_batches": MetadataValue.text(f"engagement-platform batches --job {manifest.job}"),
-        "resumed": MetadataValue.bool(report.replayed),
+        "job": manifest.job,
+        "all_batches": f"engagement-platform batches --job {manifest.job}",
+        "resumed": report.replayed,
     }
 
 
@@ -136,21 +137,15 @@ def whole_batch(batch: Batch) -> Metadata:
     names = sorted(
         report.counts.keys() - {"commits"}, key=lambda n: (ROW_COUNTS.index(n) if n in ROW_COUNTS else 99, n)
     )
-    shown |= {name: MetadataValue.int(report.counts[name]) for name in names}
+    shown |= {name: report.counts[name] for name in names}
     for share, seconds in zip((50, 95), freshness_quantiles(batch.history[: batch.batches], (0.5, 0.95)), strict=True):
         if seconds is not None:
-            shown[f"freshness_p{share}_s"] = MetadataValue.float(round(seconds, 1))
-    for name, value in report.details.items():
-        if isinstance(value, str | int | float):
-            shown[name] = dg.MetadataValue.text(value) if isinstance(value, str) else _number(value)
-    shown["seconds"] = MetadataValue.float(round(report.seconds, 2))
+            shown[f"freshness_p{share}_s"] = round(seconds, 1)
+    shown |= {name: value for name, value in report.details.items() if isinstance(value, str | int | float)}
+    shown["seconds"] = round(report.seconds, 2)
     rounded = {name: round(seconds, 2) for name, seconds in report.process_seconds.items()}
     shown["process_seconds"] = figures_table("process", "seconds", rounded)
     return shown
-
-
-def _number(value: float) -> dg.MetadataValue:
-    return MetadataValue.int(value) if isinstance(value, int) else MetadataValue.float(value)
 
 
 def last_batches(history: Sequence[BatchRecord]) -> dg.MarkdownMetadataValue:
@@ -195,7 +190,7 @@ def rows_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -
 
 def nothing_recorded(day: date) -> Metadata:
     """Of a day that was asked for again and on which nothing was recorded."""
-    return {"batches": MetadataValue.int(0), "why": MetadataValue.text(f"No batch was recorded on {day}.")}
+    return {"batches": 0, "why": f"No batch was recorded on {day}."}
 
 
 def log_line(report: BatchReport) -> str:

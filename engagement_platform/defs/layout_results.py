@@ -61,9 +61,8 @@ def layout_result(examined: Examined) -> dg.AssetCheckResult:
     error = any(finding.severity == "error" for finding in failing)
     remedies = " ".join(dict.fromkeys(finding.remedy for finding in failing))
     names, counts = named_buckets(examination.facts.totals.histogram)
-    shown: Metadata = {VERSION: MetadataValue.int(examination.facts.seen.shape.version)}
-    shown |= {name: MetadataValue.int(figure) for name, figure in figures(examination).items()}
-    shown |= {"remedy": MetadataValue.text(remedies)} if remedies else {}
+    shown: Metadata = {VERSION: examination.facts.seen.shape.version, **figures(examination)}
+    shown |= {"remedy": remedies} if remedies else {}
     shown |= {"findings": findings_table(examined.findings)} if examined.findings else {}
     shown |= {"file_sizes": MetadataValue.md(picture("files by size", counts, names=names))} if names else {}
     wrong = "; ".join(f"{finding.code}: {finding.what}" for finding in failing)
@@ -96,12 +95,15 @@ def health_metadata(tables: Sequence[Examined]) -> Metadata:
     }
     failed = sum(len(examined.failing) for examined in tables)
     of_codes = {f"findings {code}": by_code[code] for code in CODES}
-    counted = {"tables": len(there), "failed": failed, **of_all, **of_codes, **of_each}
     unreadable = {examined.name: examined.unreadable for examined in tables if examined.unreadable}
     return {
         "findings": findings_table(found),
         "findings_by_code": figures_table("code", "findings", {code: by_code[code] for code in CODES}),
-        **{name: MetadataValue.int(count) for name, count in counted.items()},
+        "tables": len(there),
+        "failed": failed,
+        **of_all,
+        **of_codes,
+        **of_each,
         **({"unreadable": MetadataValue.json(unreadable)} if unreadable else {}),
     }
 

@@ -48,20 +48,20 @@ def judged_metadata(done: Judged, figures: Sequence[Mapping[str, object]], playe
     wrong = [f"{one.game}: {one.what} since {one.detected_at:%Y-%m-%d %H:%M} UTC" for one in done.standing]
     new = sorted({str(row["game"]) for row in figures} - set(done.games))
     shown: Metadata = {
-        "players": value.int(players),
-        "games_judged": value.int(len(done.games)),
-        "wrong": value.int(len(wrong)),
+        "players": players,
+        "games_judged": len(done.games),
+        "wrong": len(wrong),
     }
     if until is not None:
         # Also of the first runs of a new lake: an empty table would not say whether anything is amiss.
         none = f"no events in the {SHOWN // MINUTE} minutes before {until:%Y-%m-%d %H:%M} UTC"
         shown["last_minutes"] = value.md(_picture(figures, until))
-        shown["figures"] = rows_table(_newest(figures)) if figures else value.text(none)
+        shown["figures"] = rows_table(_newest(figures)) if figures else none
         shown["judged_until"] = value.timestamp(until)
     if new:
-        shown["not_judged_yet"] = value.text(f"{', '.join(new)}: two days of figures before today are needed")
+        shown["not_judged_yet"] = f"{', '.join(new)}: two days of figures before today are needed"
     if wrong:
-        shown["what_is_wrong"] = value.text("\n".join(wrong))
+        shown["what_is_wrong"] = "\n".join(wrong)
     return shown
 
 

@@ -11,7 +11,6 @@ from functools import partial
 from urllib.parse import unquote
 
 import dagster as dg
-from dagster import MetadataValue
 
 from engagement_platform.defs.batches import Metadata, rows_table
 from engagement_platform.defs.materialization_events import Context
@@ -52,7 +51,7 @@ def key_of_organization(organization: str) -> str:
     return _REFUSED.sub(lambda match: f"%{ord(match[0]):02X}", organization)
 
 
-def optimize(context: Context, settings: Settings, asked: Asked) -> dg.MaterializeResult[None]:
+def optimize(context: Context, settings: Settings, asked: Asked) -> Metadata:
     """Optimize what is asked, observe each table that is concerned, and fail when a table could not be rewritten."""
     from engagement_platform.maintenance.layout import optimize as layout
 
@@ -74,7 +73,7 @@ def optimize(context: Context, settings: Settings, asked: Asked) -> dg.Materiali
             metadata=optimized_metadata(outcomes),
             allow_retries=False,
         )
-    return dg.MaterializeResult(metadata=optimized_metadata(outcomes, plan.unread))
+    return optimized_metadata(outcomes, plan.unread)
 
 
 def _line(outcome: Outcome) -> str:
@@ -87,16 +86,15 @@ def optimized_metadata(outcomes: Sequence[Outcome], unread: Sequence[str] = ()) 
     """Of a run: slices, files and bytes before and after, seconds, and what was left and why."""
     done = [one for one in outcomes if isinstance(one, Done)]
     left = [one for one in outcomes if isinstance(one, Left)]
-    counted = {
+    shown: Metadata = {
         "slices": len(done),
         "slices_left": len(left),
         "files_before": sum(one.files_before for one in done),
         "files_after": sum(one.files_after for one in done),
         "bytes_rewritten": sum(one.bytes_rewritten for one in done),
         "bytes_written": sum(one.bytes_written for one in done),
+        "seconds": round(sum((one.seconds for one in done), 0.0), 2),
     }
-    shown: Metadata = {name: MetadataValue.int(count) for name, count in counted.items()}
-    shown["seconds"] = MetadataValue.float(round(sum((one.seconds for one in done), 0.0), 2))
     if done:
         shown["done"] = rows_table([
             {"table": one.slice.table.name, "partition": one.slice.partition, "action": one.slice.action,
@@ -108,7 +106,7 @@ def optimized_metadata(outcomes: Sequence[Outcome], unread: Sequence[str] = ()) 
         shown["left"] = rows_table([
             {"table": one.slice.table.name, "partition": one.slice.partition, "why": one.why} for one in left[:SHOWN]
         ])  # fmt: skip
-    return shown | ({"unread": MetadataValue.text("\n".join(unread))} if unread else {})
+    return shown | ({"unread": "\n".join(unread)} if unread else {})
 
 
 def vacuumed_metadata(results: Iterable[Vacuumed | PlatformError]) -> Metadata:
@@ -116,9 +114,9 @@ def vacuumed_metadata(results: Iterable[Vacuumed | PlatformError]) -> Metadata:
     some = list(results)
     done = [one for one in some if isinstance(one, Vacuumed)]
     shown: Metadata = {
-        "tables": MetadataValue.int(len(done)),
-        "files": MetadataValue.int(sum(one.files for one in done)),
-        "bytes": MetadataValue.int(sum(one.bytes or 0 for one in done)),
+        "tables": len(done),
+        "files": sum(one.files for one in done),
+        "bytes": sum(one.bytes or 0 for one in done),
     }
     if done:
         shown["kept"] = rows_table([
@@ -126,21 +124,19 @@ def vacuumed_metadata(results: Iterable[Vacuumed | PlatformError]) -> Metadata:
             for one in done[:SHOWN]
         ])  # fmt: skip
     refused = [str(one) for one in some if isinstance(one, PlatformError)]
-    return shown | ({"refused": MetadataValue.text("\n".join(refused))} if refused else {})
+    return shown | ({"refused": "\n".join(refused)} if refused else {})
 
 
 @dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
 def optimize_changed(context: dg.OpExecutionContext, platform: Platform) -> None:
     """Partitions that changed and gain most, within the budget; the next run goes on with the others."""
-    done = optimize(context, platform.settings(), Asked())
-    context.add_output_metadata(done.metadata or {})
+    context.add_output_metadata(optimize(context, platform.settings(), Asked()))
 
 
 @dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
 def merge_further(context: dg.OpExecutionContext, platform: Platform) -> None:
     """Everything below the larger target, changed or not."""
-    done = optimize(context, platform.settings(), Asked(second_round=True))
-    context.add_output_metadata(done.metadata or {})
+    context.add_output_metadata(optimize(context, platform.settings(), Asked(second_round=True)))
 
 
 @dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
@@ -184,7 +180,8 @@ def vacuum_tables() -> None:
 )
 def layout_history(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
     """All tables' partitions of the chosen organizations, in one run."""
-    return optimize(context, platform.settings(), Asked(organizations=tuple(map(unquote, context.partition_keys))))
+    asked = Asked(organizations=tuple(map(unquote, context.partition_keys)))
+    return dg.MaterializeResult(metadata=optimize(context, platform.settings(), asked))
 
 
 optimize_organizations = dg.define_asset_job(

@@ -8,7 +8,6 @@ Of the platform itself while `pipelines.page_views` is on, or of who declares th
 import time
 
 import dagster as dg
-from dagster import MetadataValue
 
 from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.batches import Metadata
@@ -55,16 +54,16 @@ def hop_asset(hop: Hop) -> dg.AssetsDefinition:
 def hop_metadata(drained: Drained, behind: Lag) -> Metadata:
     """What one run of a hop did, and how far its table is behind the one before, in the time of events."""
     shown: Metadata = {
-        "rows_in": MetadataValue.int(drained.rows_in),
-        "batches": MetadataValue.int(drained.batches),
-        "late": MetadataValue.int(drained.late),
+        "rows_in": drained.rows_in,
+        "batches": drained.batches,
+        "late": drained.late,
     }
     if drained.watermark is not None:
-        shown["watermark"] = MetadataValue.text(drained.watermark)
+        shown["watermark"] = drained.watermark
     if behind.newest is not None:
-        shown["newest_event"] = MetadataValue.timestamp(behind.newest)
+        shown["newest_event"] = dg.MetadataValue.timestamp(behind.newest)
     if behind.behind_s is not None:
-        shown["behind_s"] = MetadataValue.float(round(behind.behind_s, 1))
+        shown["behind_s"] = round(behind.behind_s, 1)
     return shown
 
 

@@ -44,7 +44,7 @@ def batch(**options: Any) -> Batch:
 
 
 def table_metadata(of: Batch, table: Table, tables: Tables = ENGAGEMENT_TABLES) -> dict[str, Any]:
-    return dict(metadata_of(of, tables, table))
+    return dict(dg.AssetObservation("a", metadata=metadata_of(of, tables, table)).metadata)
 
 
 def values(metadata: Mapping[str, Any]) -> dict[str, Any]:

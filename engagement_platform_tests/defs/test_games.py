@@ -12,7 +12,6 @@ import pytest
 from engagement_platform.definitions import defs
 from engagement_platform.defs import games
 from engagement_platform.defs.backlog import Waiting
-from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.ingestion import conservation
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.job import BatchReport
@@ -113,10 +112,6 @@ def test_a_queue_that_does_not_answer_warns_and_none_at_all_passes(tmp_path: Pat
     assert str(down.description).startswith("Nobody can tell: ")
 
 
-def figures(metadata: Metadata) -> dict[str, object]:
-    return {name: value.value for name, value in metadata.items()}
-
-
 def test_a_run_tells_of_the_tables_that_it_wrote_and_a_past_day_is_replayed(
     world: World,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -148,5 +143,5 @@ def test_a_run_tells_of_the_tables_that_it_wrote_and_a_past_day_is_replayed(
         event = instance.get_latest_materialization_event(QUARANTINE)
         assert event is not None
         assert event.asset_materialization is not None
-        assert figures(dict(event.asset_materialization.metadata))["duplicates"] == 2
+        assert event.asset_materialization.metadata["duplicates"].value == 2
         assert world.everything() == before
