@@ -1,4 +1,4 @@
-"""A fresh lake with its topics and a Dagster instance, for runs of whole jobs in this process."""
+"""A Dagster instance, what it knows, looks of sensors, and a fresh lake with topics for runs in this process."""
 
 from __future__ import annotations
 
@@ -22,6 +22,47 @@ from engagement_platform_tests.conftest import Broker
 loaded = cache(defs)
 """All definitions, which take a second to load; the settings of a run are read when it goes on."""
 
+
+def tick(instance: dg.DagsterInstance, sensor: str, definitions: dg.Definitions | None = None) -> Any:
+    """One look of a sensor."""
+    definitions = definitions or loaded()
+    context = dg.build_sensor_context(instance, definitions=definitions, resources={"platform": Platform()})
+    return definitions.resolve_sensor_def(sensor)(context)
+
+
+def skipped(answer: object) -> str:
+    """Why a sensor or a schedule has launched nothing."""
+    assert isinstance(answer, dg.SkipReason)
+    return answer.skip_message or ""
+
+
+def key_of(name: str) -> dg.AssetKey:
+    """The asset of a name such as engagement/data."""
+    return dg.AssetKey(name.split("/"))
+
+
+def evaluated(instance: dg.DagsterInstance, name: str, check: str) -> dg.AssetCheckEvaluation:
+    """The newest result of a check of an asset."""
+    asset = dg.AssetCheckKey(key_of(name), check)
+    [record] = instance.event_log_storage.get_asset_check_execution_history(asset, limit=1)
+    assert isinstance(record.evaluation, dg.AssetCheckEvaluation)
+    return record.evaluation
+
+
+def materialized(instance: dg.DagsterInstance, name: str) -> dict[str, Any]:
+    """What the newest materialization of an asset shows."""
+    event = instance.get_latest_materialization_event(key_of(name))
+    assert event is not None
+    assert event.asset_materialization is not None
+    return {label: value.value for label, value in event.asset_materialization.metadata.items()}
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
 # Those that take a mode.
 OPS = {
     "ingest_engagements": "ingest_engagement_tables",
@@ -35,7 +76,6 @@ class Home:
 
     def __init__(self, folder: Path, broker: Broker, instance: dg.DagsterInstance) -> None:
         self.folder, self.broker, self.instance = folder, broker, instance
-        self.cursor: str | None = None
         self.engagements, self.requests = (f"{name}-{uuid4().hex[:8]}" for name in ("engagements", "requests"))
         self.profile_changes = f"profile-changes-{uuid4().hex[:8]}"
         for topic in (self.engagements, self.requests):
@@ -62,15 +102,9 @@ class Home:
             )
         )
 
-    def tick(self, sensor: str, cursor: str | None = None, **more: Any) -> Any:
+    def tick(self, sensor: str) -> Any:
         """One look of a sensor."""
-        definitions = loaded()
-        context = dg.build_sensor_context(
-            self.instance, cursor=cursor, definitions=definitions, resources={"platform": Platform()}, **more
-        )
-        answer = definitions.resolve_sensor_def(sensor)(context)
-        self.cursor = context.cursor
-        return answer
+        return tick(self.instance, sensor)
 
     def rows(self, table: Table) -> list[str]:
         """Every row as text, sorted."""
@@ -79,24 +113,20 @@ class Home:
 
     def observed(self, key: str) -> list[dg.AssetObservation]:
         """Observations of an asset, newest first."""
-        found = self.instance.fetch_observations(dg.AssetKey(key.split("/")), limit=100).records
+        found = self.instance.fetch_observations(key_of(key), limit=100).records
         return [record.asset_observation for record in found if record.asset_observation]
 
     def passed(self, key: str, check: str) -> bool:
         """Whether the newest result of a check is that it passed."""
-        asset = dg.AssetCheckKey(dg.AssetKey(key.split("/")), check)
-        [record] = self.instance.event_log_storage.get_asset_check_execution_history(asset, limit=1)
-        return record.evaluation is not None and record.evaluation.passed
+        return evaluated(self.instance, key, check).passed
 
     def told(self, key: str, check: str) -> dict[str, Any]:
         """The metadata of the newest result of a check."""
-        asset = dg.AssetCheckKey(dg.AssetKey(key.split("/")), check)
-        [record] = self.instance.event_log_storage.get_asset_check_execution_history(asset, limit=1)
-        return {name: value.value for name, value in record.evaluation.metadata.items()} if record.evaluation else {}
+        return {name: value.value for name, value in evaluated(self.instance, key, check).metadata.items()}
 
     def events(self, key: str) -> list[dg.AssetMaterialization]:
         """Materializations of an asset, newest first."""
-        found = self.instance.fetch_materializations(dg.AssetKey(key.split("/")), limit=100).records
+        found = self.instance.fetch_materializations(key_of(key), limit=100).records
         return [record.asset_materialization for record in found if record.asset_materialization]
 
 

@@ -9,17 +9,34 @@ import dagster as dg
 import pytest
 from deltalake import write_deltalake
 
-from engagement_platform.defs.checks import DATA, QUARANTINE_WARN_PERCENT, freshness_result, quarantine_share_result
-from engagement_platform.defs.verification import ALIASES, SEE, TABLE_CHECKS, landed_in, table_check_results
+from engagement_platform.consumers import Position
+from engagement_platform.consumers.lag import Behind, Lag
+from engagement_platform.defs.checks import (
+    DATA,
+    QUARANTINE_WARN_PERCENT,
+    freshness_result,
+    keep_up_result,
+    quarantine_share_result,
+)
+from engagement_platform.defs.verification import (
+    ALIASES,
+    SEE,
+    TABLE_CHECKS,
+    guards_kept,
+    landed_in,
+    table_check_results,
+)
 from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.engagement import ALIAS
+from engagement_platform.lake.engagement import ALIAS, NOTIFICATION
 from engagement_platform.maintenance.verify.finding import Finding
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, open_stores
 from engagement_platform.settings import Settings
+from engagement_platform_tests.consumers.lakes import PlainLake
+from engagement_platform_tests.consumers.test_changes import land
 
 NOW = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
-LIMIT = timedelta(minutes=5)
+LIMIT, MAX_LAG = timedelta(minutes=5), timedelta(hours=1)
 EVERYWHERE = {asset for asset, _ in TABLE_CHECKS}
 
 
@@ -102,3 +119,57 @@ def test_exactly_the_limit_of_rejected_records_is_fine_and_so_is_no_record() -> 
     assert quarantine_share_result(0, 0, QUARANTINE_WARN_PERCENT).passed
     assert quarantine_share_result(100, 5, 5).passed
     assert not quarantine_share_result(100, 6, 5).passed
+
+
+def lag(name: str, waited: timedelta | None, *, lost: str | None = None) -> Lag:
+    oldest = None if waited is None else NOW - waited
+    behind = Behind(7, 2, oldest, lost)
+    return Lag(name, NOTIFICATION.name, Position(3), behind, NOW - timedelta(days=1), 100)
+
+
+@pytest.mark.parametrize("waited", [None, timedelta(0), MAX_LAG])
+def test_who_reads_within_the_limit_keeps_up_and_so_does_nobody(waited: timedelta | None) -> None:
+    assert keep_up_result([lag("scoring", waited)], NOW, MAX_LAG).passed
+    assert keep_up_result([], NOW, MAX_LAG).passed
+
+
+def test_who_is_late_and_who_is_lost_are_named_with_what_to_do() -> None:
+    found = [
+        lag("scoring", MAX_LAG + timedelta(seconds=1)),
+        lag("fine", MAX_LAG),
+        lag("backup", None, lost="VACUUM"),
+    ]
+    result = keep_up_result(found, NOW, MAX_LAG)
+    assert not result.passed
+    said = result.description or ""
+    assert "scoring has 7 changes to read, the oldest for 3601 s (limit 3600 s)" in said
+    assert "`engagement-platform consume --name backup --resnapshot" in said
+    assert "fine" not in said
+
+
+def test_a_commit_of_somebody_else_warns_with_what_to_do(tmp_path: Path) -> None:
+    lake = PlainLake(tmp_path)
+    land(lake, "e1")
+    kept = guards_kept(lake.settings, lake.stores)
+    assert kept.passed
+    assert kept.description is None
+    write_deltalake(lake.uri(lake.data), lake.rows(lake.data), mode="append")
+    found = guards_kept(lake.settings, lake.stores)
+    assert not found.passed
+    assert found.severity is dg.AssetCheckSeverity.WARN
+    said = str(found.description)
+    assert "engagement/data version 2: WRITE by delta-rs" in said
+    assert "stop it, then run engagement-platform verify" in said
+    each = found.metadata["each"]
+    assert isinstance(each, dg.TableMetadataValue)
+    assert [record.data["state"] for record in each.records][:4] == ["kept", "broken", "kept", "broken"]
+
+
+def test_a_rule_that_cannot_be_looked_at_warns(tmp_path: Path) -> None:
+    lake = PlainLake(tmp_path)
+    land(lake, "e1")
+    missing = lake.settings.model_copy(update={"defs_folder": tmp_path / "nowhere"})
+    assert guards_kept(lake.settings, lake.stores).passed
+    found = guards_kept(missing, lake.stores)
+    assert not found.passed
+    assert "Nobody can tell" in str(found.description)

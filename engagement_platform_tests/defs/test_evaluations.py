@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import dagster as dg
-import pytest
 
 from engagement_platform.defs.evaluations import newest_results, report, report_news
 
@@ -19,12 +16,6 @@ RESULTS = [
 
 @dg.asset(key=TABLE)
 def written() -> None: ...
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
 
 
 def test_a_reported_result_belongs_to_no_run_and_a_check_without_a_result_has_none(

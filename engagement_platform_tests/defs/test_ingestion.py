@@ -4,39 +4,37 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.defs.ingestion import run_plan
+from engagement_platform.defs.ingestion import Mode, run_plan
 
 TODAY = date(2026, 11, 21)
 YESTERDAY = TODAY - timedelta(days=1)
 DAYS = st.lists(st.dates(TODAY - timedelta(days=9), TODAY), unique=True)
 
 
-def test_a_run_without_partition_drains() -> None:
-    assert run_plan("auto", [], TODAY) == ([], True)
-
-
-def test_todays_partition_drains() -> None:
-    assert run_plan("auto", [TODAY], TODAY) == ([], True)
-
-
-def test_a_day_before_is_read_again_and_nothing_new_is() -> None:
-    assert run_plan("auto", [YESTERDAY], TODAY) == ([YESTERDAY], False)
-
-
-def test_a_range_that_ends_today_reads_the_days_before_again_and_then_drains() -> None:
-    assert run_plan("auto", [TODAY, YESTERDAY], TODAY) == ([YESTERDAY], True)
-
-
-def test_a_drain_that_starts_after_midnight_still_drains() -> None:
-    assert run_plan("drain", [YESTERDAY], TODAY) == ([], True)
-
-
-def test_today_can_be_read_again_when_that_is_asked_for() -> None:
-    assert run_plan("reread", [TODAY], TODAY) == ([TODAY], False)
-    assert run_plan("reread", [], TODAY) == ([TODAY], False)
+@pytest.mark.parametrize(
+    ("mode", "days", "again", "drains"),
+    [
+        ("auto", [], [], True),
+        ("auto", [TODAY], [], True),
+        ("auto", [YESTERDAY], [YESTERDAY], False),
+        ("auto", [TODAY, YESTERDAY], [YESTERDAY], True),
+        ("drain", [YESTERDAY], [], True),
+        ("reread", [TODAY], [TODAY], False),
+        ("reread", [], [TODAY], False),
+    ],
+    ids=[
+        *("no partition", "today", "a day before", "a range that ends today"),
+        *("a drain that starts after midnight", "today once more", "today without a partition"),
+    ],
+)
+def test_days_before_today_are_read_again_and_today_drains_unless_the_mode_says_otherwise(
+    mode: Mode, days: list[date], again: list[date], drains: bool
+) -> None:
+    assert run_plan(mode, days, TODAY) == (again, drains)
 
 
 @given(DAYS)

@@ -22,7 +22,7 @@ from engagement_platform.defs.evaluations import newest_results
 from engagement_platform.defs.layout import NEW_TABLE_PAUSE, own_tables
 from engagement_platform.defs.layout_results import LAYOUT, NO_TABLE, layout_result
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import Recent, too_soon
+from engagement_platform.defs.sensors import Recent
 from engagement_platform.defs.specs import key_of
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
@@ -274,13 +274,6 @@ def test_a_changeset_passes_every_check_while_batches_come_and_go(lake: Lake) ->
     lake.run("check_layout", dg.AssetCheckKey(key, LAYOUT))
     assert lake.newest(key).metadata["files"].value == 70
     assert lake.failed(key) == []
-
-
-def test_exactly_the_pause_is_enough() -> None:
-    assert too_soon(Recent(), 0, 600) is None
-    assert too_soon(Recent("STARTED"), 0, 600) == "A run is STARTED already."
-    assert too_soon(Recent(ended=1000.0), 1599, 600) == "The next look is in 1 s."
-    assert too_soon(Recent(ended=1000.0), 1600, 600) is None
 
 
 def test_a_table_that_was_never_examined_does_not_wait_for_the_pause(

@@ -20,7 +20,7 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.settings import Settings
-from engagement_platform_tests.defs.conftest import Home
+from engagement_platform_tests.defs.conftest import Home, loaded
 from engagement_platform_tests.pipelines.profiles.histories import Changes, seen_by_rules
 from engagement_platform_tests.pipelines.profiles.oracle import Said
 
@@ -159,11 +159,13 @@ def test_a_reader_who_waits_longer_than_the_limit_launches_a_move_and_the_run_sa
 def test_what_waits_and_how_long_a_reader_waits_is_observed_of_the_view_when_something_changed(
     home: Home, tmp_path: Path
 ) -> None:
-    changes = Changes(tmp_path / "lake", PROFILE)
+    changes, look = Changes(tmp_path / "lake", PROFILE), loaded().resolve_sensor_def("profile_changes_pressing")
+    # It keeps the cursor from one look to the next.
+    context = dg.build_sensor_context(home.instance, definitions=loaded(), resources={"platform": Platform()})
     for number in range(3):
         changes.land(number, [Said("a", number + 1, "UPDATE", {"score": number})])
         for _ in range(2):
-            home.tick("profile_changes_pressing", cursor=home.cursor)
+            look(context)
     observed = home.observed("profile/current")
     assert [one.metadata["pending_rows"].value for one in observed] == [3, 2, 1], "a look that saw nothing new is none"
     assert all(float(str(one.metadata["point_read_s"].value)) > 0 for one in observed)

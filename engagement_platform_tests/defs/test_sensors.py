@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -10,37 +9,48 @@ from uuid import uuid4
 import dagster as dg
 import pytest
 
-from engagement_platform.definitions import defs
-from engagement_platform.defs.checks import DATA, FRESH, QUARANTINE_SHARE, REJECTED
+from engagement_platform.defs.checks import FRESH, QUARANTINE_SHARE
 from engagement_platform.defs.engagement import ENGAGEMENTS
-from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import Recent, recent_runs, why_not
+from engagement_platform.defs.sensors import Recent, recent_runs, too_soon, why_not
 from engagement_platform.defs.verification import why_not_verified
+from engagement_platform.engine.model import Manifest
 from engagement_platform.local.ports import free_ports
+from engagement_platform.pipelines.jobs import open_stores
+from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import Broker
-
-SHARE = dg.AssetCheckKey(REJECTED, QUARANTINE_SHARE)
-IDLE = Recent()
+from engagement_platform_tests.defs.conftest import evaluated, loaded, skipped, tick
 
 
-def test_nothing_waits_nothing_runs() -> None:
-    assert why_not(0, IDLE, 0) == "Nothing is waiting."
+@pytest.mark.parametrize(
+    ("waits", "recent", "now", "says"),
+    [
+        (0, Recent(), 0.0, "Nothing is waiting."),
+        (1, Recent(), 0.0, None),
+        (1234, Recent("STARTED"), 0.0, "1,234 messages are waiting; a run is STARTED already."),
+        (1, Recent(None, 1, ended=1000.0), 1000.0, None),
+        (7, Recent(None, 3, ended=1000.0), 1019.0, "7 messages are waiting; the last 3 runs failed, next try in 1 s."),
+        (7, Recent(None, 3, ended=1000.0), 1020.0, None),
+        (7, Recent(None, 9, ended=1000.0), 1299.0, "7 messages are waiting; the last 9 runs failed, next try in 1 s."),
+        (7, Recent(None, 9, ended=1000.0), 1300.0, None),
+    ],
+)
+def test_what_waits_launches_one_run_at_a_time_and_after_failures_ever_more_slowly(
+    waits: int, recent: Recent, now: float, says: str | None
+) -> None:
+    assert why_not(waits, recent, now) == says
 
 
-def test_backlog_launches_a_run() -> None:
-    assert why_not(1, IDLE, 0) is None
-
-
-def test_one_run_at_a_time() -> None:
-    assert why_not(1234, Recent("STARTED"), 0) == "1,234 messages are waiting; a run is STARTED already."
-
-
-def test_a_run_that_failed_once_is_tried_again_at_once_and_later_ones_ever_more_slowly() -> None:
-    assert why_not(1, Recent(None, 1, ended=1000.0), 1000.0) is None
-    assert why_not(1, Recent(None, 3, ended=1000.0), 1019.0) is not None
-    assert why_not(1, Recent(None, 3, ended=1000.0), 1020.0) is None
-    assert why_not(1, Recent(None, 10, ended=1000.0), 1299.0) is not None
-    assert why_not(1, Recent(None, 10, ended=1000.0), 1300.0) is None
+@pytest.mark.parametrize(
+    ("recent", "now", "says"),
+    [
+        (Recent(), 0.0, None),
+        (Recent("STARTED"), 0.0, "A run is STARTED already."),
+        (Recent(ended=1000.0), 1599.0, "The next look is in 1 s."),
+        (Recent(ended=1000.0), 1600.0, None),
+    ],
+)
+def test_exactly_the_pause_is_enough(recent: Recent, now: float, says: str | None) -> None:
+    assert too_soon(recent, now, 600) == says
 
 
 @pytest.mark.parametrize(
@@ -78,119 +88,68 @@ def test_tables_are_verified_after_new_batches_and_not_too_often(
 
 
 @pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as ephemeral:
-        yield ephemeral
-
-
-def platform_of(monkeypatch: pytest.MonkeyPatch, home: Path, servers: str, topic: str) -> Platform:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """Those of this process: a home and a topic of their own, and a broker that is away."""
     for name, value in {
-        "HOME": str(home),
-        "KAFKA__BOOTSTRAP_SERVERS": servers,
-        "KAFKA__ENGAGEMENTS_TOPIC": topic,
-        "KAFKA__MUTATION_REQUESTS_TOPIC": topic,
+        "HOME": str(tmp_path),
+        "KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{free_ports(1)[0]}",
+        "KAFKA__ENGAGEMENTS_TOPIC": f"engagements-{uuid4().hex[:8]}",
         "KAFKA__TIMEOUT": "PT2S",
     }.items():
         monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{name}", value)
-    return Platform()
-
-
-def tick(
-    instance: dg.DagsterInstance, platform: Platform, name: str = "engagements_backlog"
-) -> dg.RunRequest | dg.SkipReason:
-    definitions = defs()
-    context = dg.build_sensor_context(instance, resources={"platform": platform}, definitions=definitions)
-    result = definitions.resolve_sensor_def(name)(context)
-    assert isinstance(result, dg.RunRequest | dg.SkipReason)
-    return result
+    return Settings()
 
 
 @pytest.mark.broker
-def test_a_sensor_launches_one_drain_run_of_today_when_messages_wait(
-    instance: dg.DagsterInstance, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_sensor_launches_one_drain_run_of_today_when_messages_wait_or_can_no_longer_be_read(
+    instance: dg.DagsterInstance, settings: Settings, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    topic = f"engagements-{uuid4().hex[:8]}"
+    """A run whose next messages are lost says so, and failed runs are alerts."""
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS", broker.bootstrap_servers)
+    topic, sensor = settings.kafka.engagements_topic, "engagements_backlog"
     broker.create_topic(topic, 2)
-    platform = platform_of(monkeypatch, tmp_path, broker.bootstrap_servers, topic)
-    idle = tick(instance, platform)
-    assert isinstance(idle, dg.SkipReason)
-    assert idle.skip_message == "Nothing is waiting."
+    assert skipped(tick(instance, sensor)) == "Nothing is waiting."
 
     broker.produce(topic, [(0, None, b"{}"), (1, None, b"{}")])
-    request = tick(instance, platform)
+    request = tick(instance, sensor)
     assert isinstance(request, dg.RunRequest)
     assert request.partition_key == datetime.now(UTC).date().isoformat()
     assert request.run_key is None
     assert request.run_config["ops"] == {"ingest_engagement_tables": {"config": {"mode": "drain"}}}
 
     run = instance.create_run_for_job(
-        defs().resolve_job_def(ENGAGEMENTS.dagster_job), status=dg.DagsterRunStatus.STARTED
+        loaded().resolve_job_def(ENGAGEMENTS.dagster_job), status=dg.DagsterRunStatus.STARTED
     )
-    busy = tick(instance, platform)
-    assert isinstance(busy, dg.SkipReason)
-    assert busy.skip_message == "2 messages are waiting; a run is STARTED already."
+    assert skipped(tick(instance, sensor)) == "2 messages are waiting; a run is STARTED already."
     instance.report_run_canceled(instance.get_run_by_id(run.run_id) or run)
-    assert isinstance(tick(instance, platform), dg.RunRequest)
+    assert isinstance(tick(instance, sensor), dg.RunRequest)
 
-
-@pytest.mark.broker
-def test_a_topic_that_lost_what_was_to_be_read_next_gets_a_run_that_says_so(
-    instance: dg.DagsterInstance, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from engagement_platform.engine.model import Manifest
-    from engagement_platform.pipelines.jobs import open_stores
-
-    topic = f"engagements-{uuid4().hex[:8]}"
-    broker.create_topic(topic)
-    platform = platform_of(monkeypatch, tmp_path, broker.bootstrap_servers, topic)
-    checkpoints = open_stores(platform.settings()).checkpoints
+    checkpoints = open_stores(settings).checkpoints
     read = Manifest("ingest-engagements", "ingest-engagements@1", 0, {"0": 0}, {"0": 99}, datetime.now(UTC))
     checkpoints.begin(read)
     checkpoints.succeed(read, {})
-    request = tick(instance, platform)
-    assert isinstance(request, dg.RunRequest)
-    assert request.tags["engagement_platform/backlog"] == "unknown"
+    assert tick(instance, sensor).tags["engagement_platform/backlog"] == "unknown"
 
 
-def test_a_broker_that_is_down_is_a_skipped_tick_and_not_an_error(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_broker_that_is_down_is_a_skipped_tick_and_a_warning_that_nobody_can_tell(
+    instance: dg.DagsterInstance, settings: Settings
 ) -> None:
-    servers = f"127.0.0.1:{free_ports(1)[0]}"
-    skipped = tick(instance, platform_of(monkeypatch, tmp_path, servers, "engagements"))
-    assert isinstance(skipped, dg.SkipReason)
-    assert servers in str(skipped.skip_message)
-
-
-def test_freshness_that_nobody_can_tell_is_a_warning(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    servers = f"127.0.0.1:{free_ports(1)[0]}"
-    platform = platform_of(monkeypatch, tmp_path, servers, "engagements")
-    reported = tick(instance, platform, "watch")
-    assert isinstance(reported, dg.SkipReason)
-    fresh, share = (evaluated(instance, key) for key in (dg.AssetCheckKey(DATA, FRESH), SHARE))
+    servers = str(settings.kafka.bootstrap_servers)
+    assert servers in skipped(tick(instance, "engagements_backlog"))
+    skipped(tick(instance, "watch"))
+    fresh = evaluated(instance, "engagement/data", FRESH)
     assert (fresh.passed, fresh.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert servers in str(fresh.description)
-    assert share.passed
+    assert evaluated(instance, "engagement/quarantine", QUARANTINE_SHARE).passed
 
 
-def evaluated(instance: dg.DagsterInstance, check: dg.AssetCheckKey) -> dg.AssetCheckEvaluation:
-    [record] = instance.event_log_storage.get_asset_check_execution_history(check, limit=1)
-    assert record.evaluation is not None
-    return record.evaluation
-
-
-def test_no_verification_before_the_first_batch(
-    instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    platform = platform_of(monkeypatch, tmp_path, "127.0.0.1:1", "engagements")
-    skipped = tick(instance, platform, "verify_after_batches")
-    assert isinstance(skipped, dg.SkipReason)
-    assert skipped.skip_message == "No batch has finished yet."
+@pytest.mark.usefixtures("settings")
+def test_no_verification_before_the_first_batch(instance: dg.DagsterInstance) -> None:
+    assert skipped(tick(instance, "verify_after_batches")) == "No batch has finished yet."
 
 
 def test_failed_runs_are_counted_back_from_the_newest(instance: dg.DagsterInstance) -> None:
-    job = defs().resolve_job_def(ENGAGEMENTS.dagster_job)
+    job = loaded().resolve_job_def(ENGAGEMENTS.dagster_job)
     statuses = dg.DagsterRunStatus
     for status in (statuses.FAILURE, statuses.SUCCESS, statuses.FAILURE, statuses.FAILURE):
         instance.create_run_for_job(job, status=status)
