@@ -122,12 +122,6 @@ def test_assets_have_the_owners_that_are_set_and_landed_tables_a_freshness_polic
         assert node.code_version == str(RULES_VERSION)
 
 
-def test_assets_are_in_the_groups_that_say_what_they_are_for() -> None:
-    graph = defs().get_repository_def().asset_graph
-    groups = {graph.get(key).group_name for key in graph.get_all_asset_keys()}
-    assert groups == {"sources", "engagement", "profile", "games", "page_views", "maintenance"}
-
-
 def test_the_tests_in_the_browser_wait_for_every_check_of_the_data_table() -> None:
     graph = defs().get_repository_def().asset_graph
     told = {check.name for check in graph.get(dg.AssetKey(["engagement", "data"])).check_keys}

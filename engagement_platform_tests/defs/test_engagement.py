@@ -78,32 +78,6 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
     assert again.partition == today.isoformat()
 
 
-def test_a_backfill_of_days_without_batches_is_one_run_that_materializes_none_of_them(home: Home) -> None:
-    days = [datetime.now(UTC).date() - timedelta(days=age) for age in (3, 2, 1)]
-    assert home.run("ingest_engagements", days).success
-    assert home.events("engagement/data") == []
-    observed = {event.partition: event.metadata["why"].value for event in home.observed("engagement/data")}
-    assert observed == {day.isoformat(): f"No batch was recorded on {day}." for day in days}
-
-
-def test_requests_land_and_a_rejected_one_is_told_of_on_quarantine(home: Home) -> None:
-    request = {
-        "request_id": "r-1",
-        "organization_id": "org-1",
-        "operation": "RENAME",
-        "from_id": "p-1",
-        "name": "Ada",
-        "execution_ts": "2026-11-20T10:00:00+00:00",
-    }
-    home.broker.produce(home.requests, [(0, None, json.dumps(request).encode()), (0, None, b"[]")])
-    today = datetime.now(UTC).date()
-    assert home.run("ingest_mutation_requests", [today]).success
-    assert [number(event, "landed") for event in home.events("engagement/mutation_request")] == [1]
-    [observed] = home.observed("engagement/quarantine")
-    assert observed.metadata["quarantined"].value == 1
-    assert home.passed("engagement/mutation_request", "conservation")
-
-
 def test_days_of_requests_cannot_be_read_again_and_the_run_says_so(home: Home) -> None:
     yesterday = datetime.now(UTC).date() - timedelta(days=1)
     with pytest.raises(NoReread, match="Nothing was changed"):

@@ -29,13 +29,6 @@ def sensor(name: str) -> dg.SensorDefinition:
     return defs().get_repository_def().get_sensor_def(name)
 
 
-def test_there_is_an_asset_for_each_declared_type_and_all_are_of_one_group() -> None:
-    graph = defs().get_repository_def().asset_graph
-    tables = [key for key in graph.get_all_asset_keys() if key.path[0] == "game"]
-    assert len(tables) == 31
-    assert {graph.get(key).group_name for key in tables} == {"games"}
-
-
 def test_a_declared_type_is_an_asset_without_any_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "level_skip.toml").write_text(
         'description = "A player skipped a level."\n[fields]\nlevel_id = { type = "string", comment = "Which." }\n'

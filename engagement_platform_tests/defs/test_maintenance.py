@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -30,12 +29,6 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -
     made.engagements("org-1", 12)
     made.engagements("org...2", 20)
     return made
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
 
 
 def run(job: str, instance: dg.DagsterInstance, **more: Any) -> dg.ExecuteInProcessResult:

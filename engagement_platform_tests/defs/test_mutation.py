@@ -92,6 +92,9 @@ def test_published_requests_launch_a_run_that_announces_them_and_tells_what_chan
     assert figures(landed, *counts) == counts
     [edges] = home.events("engagement/alias")
     assert figures(edges, "edges") == {"edges": 3}
+    # Quarantine is an asset of another job: a batch that wrote into it observes it.
+    [observed] = home.observed("engagement/quarantine")
+    assert figures(observed, "quarantined") == {"quarantined": 1}
     assert home.passed("engagement/mutation_request", "conservation")
     with pytest.MonkeyPatch.context() as strict:
         strict.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")

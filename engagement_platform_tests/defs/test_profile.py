@@ -132,8 +132,9 @@ def test_a_backfill_is_one_run_that_materializes_no_empty_day_and_changes_nothin
 
     assert home.run("ingest_profile_changes", days).success
     assert {event.partition for event in home.events("profile/changeset")} == {today.isoformat()}
-    observed = {event.partition: event.metadata["batches"].value for event in home.observed("profile/changeset")}
-    assert {day: observed[day.isoformat()] for day in days} == dict.fromkeys(days, 0)
+    observed = {event.partition: event.metadata for event in home.observed("profile/changeset")}
+    assert {day: observed[day.isoformat()]["batches"].value for day in days} == dict.fromkeys(days, 0)
+    assert observed[days[0].isoformat()]["why"].value == f"No batch was recorded on {days[0]}."
 
     assert home.run("ingest_profile_changes", [today], mode="reread").success
     again = home.events("profile/changeset")[0]
