@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from pathlib import Path
 
 import dagster as dg
@@ -11,6 +12,8 @@ import pytest
 from engagement_platform.definitions import defs
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.job import Callbacks
+from engagement_platform.erasing.erase import Request
+from engagement_platform.errors import PlatformError
 from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
 from engagement_platform_tests.erasing.test_erasing import REF, WHOM, dying_at
 from engagement_platform_tests.files_with import places_with
@@ -29,13 +32,22 @@ from engagement_platform_tests.files_with import places_with
         "4711",
     ],
 )
-def test_a_request_that_is_not_clear_erases_nobody_and_its_ids_are_nowhere_in_dagster(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_request_that_is_not_clear_is_refused_with_nothing_of_it_in_any_error(text: str, tmp_path: Path) -> None:
+    """Dagster keeps an error with those that it came from."""
+    request = tmp_path / "request.json"
+    request.write_text(text)
+    with pytest.raises(PlatformError, match="Nothing was erased") as refused:
+        Request.read(request)
+    assert "4711" not in "".join(traceback.format_exception(refused.value)).replace(str(tmp_path), "")
+
+
+def test_a_refused_request_stays_and_its_ids_are_nowhere_in_dagster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path / "home"))
     request, receipt, kept = tmp_path / "request.json", tmp_path / "receipt.json", tmp_path / "dagster"
     kept.mkdir()
-    request.write_text(text)
+    request.write_text('{"subject": "4711", "4711": true}')
     config = {"ops": {"erase": {"config": {"request": str(request), "receipt": str(receipt)}}}}
     with dg.instance_for_test(temp_dir=str(kept)) as instance:
         job = defs().resolve_job_def("erase_subjects")

@@ -21,7 +21,6 @@ from engagement_platform.defs import layout
 from engagement_platform.defs.evaluations import newest_results
 from engagement_platform.defs.layout import NEW_TABLE_PAUSE, own_tables
 from engagement_platform.defs.layout_results import LAYOUT, NO_TABLE, layout_result
-from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import Recent
 from engagement_platform.defs.specs import key_of
 from engagement_platform.engine.model import Transaction
@@ -34,7 +33,7 @@ from engagement_platform.pipelines.page_views.job import HOPS
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
-from engagement_platform_tests.defs.conftest import loaded
+from engagement_platform_tests.defs.conftest import loaded, materialized, tick
 from engagement_platform_tests.maintenance.layout import logs
 
 DATA = dg.AssetKey(["engagement", "data"])
@@ -71,16 +70,10 @@ class Lake:
         return codes
 
     def health(self) -> dict[str, Any]:
-        event = self.instance.get_latest_materialization_event(HEALTH)
-        assert event is not None
-        assert event.asset_materialization is not None
-        return {name: told.value for name, told in event.asset_materialization.metadata.items()}
+        return materialized(self.instance, "layout/health")
 
     def tick(self) -> dg.RunRequest | dg.SkipReason:
-        context = dg.build_sensor_context(
-            instance=self.instance, resources={"platform": Platform()}, definitions=loaded()
-        )
-        answer: Any = loaded().resolve_sensor_def("layout_after_writes")(context)
+        answer = tick(self.instance, "layout_after_writes")
         assert isinstance(answer, dg.RunRequest | dg.SkipReason)
         return answer
 
@@ -126,6 +119,7 @@ def pictured(markdown: str) -> ET.Element:
 
 
 def test_175_small_files_fail_their_check_and_compaction_turns_it_green(lake: Lake) -> None:
+    """The run says so in its log, in figures over time, and in the report."""
     lake.seed_small_files()
     lake.run("examine_layout")
     told = lake.newest()
@@ -141,6 +135,23 @@ def test_175_small_files_fail_their_check_and_compaction_turns_it_green(lake: La
     assert round(shown["median_file_bytes"] / KB) == 7
     assert "engagement-platform optimize engagement/data" in shown["remedy"]
     assert [text.text for text in pictured(shown["file_sizes"]).iter() if text.text == "175"]
+
+    run = lake.run("check_layout", dg.AssetCheckKey(DATA, LAYOUT))
+    said = [entry.user_message for entry in lake.instance.all_logs(run.run_id) if entry.level == 30]
+    assert [" ".join(line.split()[:3]) for line in said] == [f"warning {code} engagement/data:" for code in SEEDED]
+    assert "Most files of 1 of 1 partitions are smaller than 500 KB" in said[0]
+
+    health = lake.health()
+    assert health["engagement/data files"] == health["files"] == 175
+    assert health["engagement/data small_files_percent"] == 100
+    assert health["findings small_files"] == 1
+    assert health["findings uncompressed"] == 0
+    codes = [(row.data["severity"], row.data["code"], row.data["table"]) for row in health["findings"].records]
+    assert codes == [("warning", code, "engagement/data") for code in SEEDED]
+    report = Path(health["report"])
+    assert report.parent == lake.home / "reports"
+    assert report.name == f"layout-{datetime.now(UTC).date()}.html"
+    assert "small_files" in report.read_text()
 
     DeltaTable(lake.data).optimize.compact()
     lake.run("examine_layout")
@@ -171,30 +182,6 @@ def test_healthy_tables_pass_and_a_table_of_somebody_else_shows_in_the_figures(l
 
 def results(lake: Lake) -> set[dg.AssetCheckKey]:
     return set(newest_results(lake.instance, loaded().resolve_asset_graph().asset_check_keys))
-
-
-def test_materializing_health_shows_figures_over_time_and_writes_the_report(lake: Lake) -> None:
-    lake.seed_small_files()
-    lake.run("examine_layout")
-    health = lake.health()
-    assert health["engagement/data files"] == health["files"] == 175
-    assert health["engagement/data small_files_percent"] == 100
-    assert health["findings small_files"] == 1
-    assert health["findings uncompressed"] == 0
-    codes = [(row.data["severity"], row.data["code"], row.data["table"]) for row in health["findings"].records]
-    assert codes == [("warning", code, "engagement/data") for code in SEEDED]
-    report = Path(health["report"])
-    assert report.parent == lake.home / "reports"
-    assert report.name == f"layout-{datetime.now(UTC).date()}.html"
-    assert "small_files" in report.read_text()
-
-
-def test_a_run_says_in_its_log_which_findings_fail(lake: Lake) -> None:
-    lake.seed_small_files()
-    run = lake.run("check_layout", dg.AssetCheckKey(DATA, LAYOUT))
-    said = [entry.user_message for entry in lake.instance.all_logs(run.run_id) if entry.level == 30]
-    assert [" ".join(line.split()[:3]) for line in said] == [f"warning {code} engagement/data:" for code in SEEDED]
-    assert "Most files of 1 of 1 partitions are smaller than 500 KB" in said[0]
 
 
 def test_infos_pass_and_errors_fail_as_errors(lake: Lake) -> None:

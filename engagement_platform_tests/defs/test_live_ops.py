@@ -4,7 +4,6 @@
 
 import base64
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.pipelines.jobs import GAME_JOBS
 from engagement_platform.settings import Settings
+from engagement_platform_tests.defs.conftest import materialized
 from engagement_platform_tests.pipelines.games.counted import Games
 
 # Tomorrow: with events of long ago time would go on by this machine's clock, `live_ops.patience` behind it.
@@ -48,19 +48,10 @@ def games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Games:
     return Games(tmp_path)
 
 
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
-
-
 def run(instance: dg.DagsterInstance) -> dict[str, Any]:
     """One run; what its materialization says."""
     dg.materialize([live_ops_asset(registry())], instance=instance, resources={"platform": Platform()})
-    event = instance.get_latest_materialization_event(LIVE_OPS)
-    assert event is not None
-    assert event.asset_materialization is not None
-    return {name: value.value for name, value in event.asset_materialization.metadata.items()}
+    return materialized(instance, "live_ops/figures")
 
 
 def test_a_run_tells_of_players_and_that_no_minute_is_complete(games: Games, instance: dg.DagsterInstance) -> None:

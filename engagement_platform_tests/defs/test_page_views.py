@@ -14,6 +14,7 @@ from engagement_platform.defs.page_views import JOB, page_view_definitions
 from engagement_platform.defs.platform import Platform
 from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION, VIEW_QUARANTINE
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.defs.conftest import materialized
 from engagement_platform_tests.pipelines.page_views.oracle import Chain
 from engagement_platform_tests.pipelines.page_views.test_hops import BEGIN, GAP, LATE, World, assert_is, some_views
 
@@ -46,10 +47,12 @@ def test_a_run_drains_every_hop_and_tells_its_rows_and_its_lag(
 
         assert isinstance(tick(), dg.RunRequest)
         assert definitions.resolve_job_def(JOB).execute_in_process(instance=instance).success
-        told = {table.name: newest(instance, table.name) for table in (PAGE_VIEW, VIEW_QUARANTINE, SESSION, DAILY)}
+        told = {
+            table.name: materialized(instance, table.name) for table in (PAGE_VIEW, VIEW_QUARANTINE, SESSION, DAILY)
+        }
         # Nothing waits any more: a second run adds nothing.
         assert definitions.resolve_job_def(JOB).execute_in_process(instance=instance).success
-        assert newest(instance, PAGE_VIEW.name)["rows_in"] == 0
+        assert materialized(instance, PAGE_VIEW.name)["rows_in"] == 0
         assert "Nothing is waiting" in str(tick())
         world.broker.delete_topic(world.settings.page_views.topic)
         assert "has no topic" in str(tick())
@@ -62,10 +65,3 @@ def test_a_run_drains_every_hop_and_tells_its_rows_and_its_lag(
     assert told[PAGE_VIEW.name]["newest_event"] == pytest.approx(last.timestamp(), abs=0.001)
     # A session is there once nothing late can prolong it: by so much its table is behind that of page views.
     assert told[SESSION.name]["behind_s"] >= GAP.total_seconds()
-
-
-def newest(instance: dg.DagsterInstance, table: str) -> dict[str, Any]:
-    """Metadata of the newest materialization."""
-    [record] = instance.fetch_materializations(dg.AssetKey(table.split("/")), limit=1).records
-    assert record.asset_materialization is not None
-    return {name: value.value for name, value in record.asset_materialization.metadata.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import dagster as dg
 import pytest
@@ -23,12 +22,6 @@ ORIGIN = {
     },
     "pipeline_name": "a_job",
 }
-
-
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.ephemeral() as made:
-        yield made
 
 
 def run_in(*pools: str, status: dg.DagsterRunStatus, run_id: str, **tags: str) -> dg.DagsterRun:
