@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from tomllib import loads
@@ -31,13 +32,13 @@ from engagement_platform.defs.components import (
     folder_definitions,
 )
 from engagement_platform.defs.layout_results import LAYOUT
-from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.pipelines.declarations.kinds import KafkaTableDeclaration
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.conftest import Broker
+from engagement_platform_tests.defs.conftest import evaluated, materialized, tick
 from engagement_platform_tests.docs.pages import ROOT
 from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK, click, encoded
 
@@ -70,8 +71,18 @@ class Shop:
     def send(self, *messages: dict[str, object] | bytes) -> None:
         self.broker.produce(self.topic, [(0, None, message) for message in encoded(*messages)])
 
+    @cached_property
+    def definitions(self) -> dg.Definitions:
+        return defs()
+
     def tick(self, sensor: str) -> Any:
-        return tick(defs(), sensor, self.instance)
+        return tick(self.instance, sensor, self.definitions)
+
+    def fresh(self) -> tuple[bool, object]:
+        """The check of the table of clicks after a look of its sensor, and how many records wait."""
+        self.tick("watch_shop_click_backlog")
+        result = evaluated(self.instance, "shop/click", "fresh")
+        return result.passed, result.metadata.get("waiting")
 
 
 @pytest.fixture
@@ -89,20 +100,17 @@ def shop(tmp_path: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield made
 
 
-def tick(definitions: dg.Definitions, sensor: str, instance: dg.DagsterInstance) -> Any:
-    """One look of a sensor: a run request, or why not."""
-    context = dg.build_sensor_context(instance, definitions=definitions, resources={"platform": Platform()})
-    return definitions.resolve_sensor_def(sensor)(context)
-
-
-def evaluated(ran: Any) -> dict[str, bool]:
+def results_of(ran: Any) -> dict[str, bool]:
     found = ran.get_asset_check_evaluations()
     return {f"{each.asset_key.to_user_string()}:{each.check_name}": each.passed for each in found}
 
 
 @pytest.mark.broker
-def test_a_declared_topic_is_drained_by_its_sensor_and_told_of(spark: SparkSession, shop: Shop) -> None:
-    definitions = defs()
+def test_a_declared_topic_is_drained_by_its_sensor_and_told_of(
+    spark: SparkSession, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that waits too long fails the check of its table without a run."""
+    definitions = shop.definitions
     graph = definitions.resolve_asset_graph()
     table, quarantine, order = (dg.AssetKey(["shop", name]) for name in ("click", "click_quarantine", "order"))
     assert {check.name for check in graph.get(table).check_keys} == {"conservation", "fresh", LAYOUT}
@@ -112,48 +120,25 @@ def test_a_declared_topic_is_drained_by_its_sensor_and_told_of(spark: SparkSessi
     assert (graph.get(table).group_name, graph.get(table).pools) == ("shop", {"shop_click"})
 
     assert "has no topic" in shop.tick("shop_click_backlog").skip_message
+    assert shop.fresh() == (True, None), "no topic, and never one"
     shop.broker.create_topic(shop.topic)
+    assert shop.fresh() == (True, dg.IntMetadataValue(0))
     shop.send(click("c1", price=1), click("c2"), b"{", click("c1", price=2))
+    assert shop.fresh() == (True, dg.IntMetadataValue(4))
+    with monkeypatch.context() as strict:
+        strict.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")
+        assert shop.fresh() == (False, dg.IntMetadataValue(4))
     request = shop.tick("shop_click_backlog")
     ran = definitions.resolve_job_def("ingest_shop_click").execute_in_process(
         run_config=request.run_config, partition_key=request.partition_key, instance=shop.instance
     )
-    passed = evaluated(ran)
-    assert passed["shop/click:conservation"]
-    [told] = shop.instance.fetch_materializations(table, limit=5).records
-    assert told.asset_materialization is not None
-    figures = {name: value.value for name, value in told.asset_materialization.metadata.items()}
+    assert results_of(ran)["shop/click:conservation"]
+    assert len(shop.instance.fetch_materializations(table, limit=5).records) == 1
+    figures = materialized(shop.instance, "shop/click")
     assert (figures["rows_in"], figures["landed"], figures["quarantined"]) == (4, 2, 2)
-    rejected = told.asset_materialization.metadata["rejected"]
-    assert isinstance(rejected, dg.TableMetadataValue)
-    assert [record.data["reason_code"] for record in rejected.records] == ["not_json", "unique_conflict"]
+    assert [record.data["reason_code"] for record in figures["rejected"].records] == ["not_json", "unique_conflict"]
     assert "Nothing is waiting" in shop.tick("shop_click_backlog").skip_message
-    shop.tick("watch_shop_click_backlog")
-    record = shop.instance.event_log_storage.get_asset_check_execution_history(
-        dg.AssetCheckKey(table, "fresh"), limit=1
-    )
-    assert record[0].evaluation is not None
-    assert record[0].evaluation.passed
-
-
-@pytest.mark.broker
-def test_a_record_that_waits_too_long_fails_the_check_of_its_table_without_a_run(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fresh() -> tuple[bool, object]:
-        shop.tick("watch_shop_click_backlog")
-        key = dg.AssetCheckKey(dg.AssetKey(["shop", "click"]), "fresh")
-        [record] = shop.instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
-        assert record.evaluation is not None
-        return record.evaluation.passed, record.evaluation.metadata.get("waiting")
-
-    assert fresh() == (True, None), "no topic, and never one"
-    shop.broker.create_topic(shop.topic)
-    assert fresh() == (True, dg.IntMetadataValue(0))
-    shop.send(click("c1"), b"{")
-    assert fresh() == (True, dg.IntMetadataValue(2))
-    monkeypatch.setenv("ENGAGEMENT_PLATFORM_QUALITY__FRESHNESS", "PT0S")
-    assert fresh() == (False, dg.IntMetadataValue(2))
+    assert shop.fresh() == (True, dg.IntMetadataValue(0))
 
 
 def test_a_table_that_others_write_is_examined_after_their_commits(
@@ -165,7 +150,7 @@ def test_a_table_that_others_write_is_examined_after_their_commits(
     with dg.DagsterInstance.ephemeral() as instance:
 
         def look() -> Any:
-            return tick(made, "shop_click_after_writes", instance)
+            return tick(instance, "shop_click_after_writes", made)
 
         assert "No table has changed" in look().skip_message
         uri = CLICK.table.uri(Settings().lake)
@@ -173,7 +158,7 @@ def test_a_table_that_others_write_is_examined_after_their_commits(
         plant.append(DeltaTable(uri), table_of([{"click_id": "c1"}], CLICK.table), Transaction("theirs", 0))
         assert isinstance(look(), dg.RunRequest)
         ran = made.resolve_job_def("check_shop_click").execute_in_process(instance=instance)
-        assert set(evaluated(ran)) == {f"shop/click:{LAYOUT}"}
+        assert set(results_of(ran)) == {f"shop/click:{LAYOUT}"}
         assert "No table has changed" in look().skip_message or "next look" in look().skip_message
 
 

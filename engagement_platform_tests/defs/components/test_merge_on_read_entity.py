@@ -15,7 +15,8 @@ from engagement_platform.definitions import defs
 from engagement_platform.defs.layout import HEALTH
 from engagement_platform.defs.layout_results import LAYOUT, NO_TABLE
 from engagement_platform_tests.conftest import Broker
-from engagement_platform_tests.defs.components.test_kafka_table import CLICKS, ORDERS, evaluated, tick
+from engagement_platform_tests.defs.components.test_kafka_table import CLICKS, ORDERS, results_of
+from engagement_platform_tests.defs.conftest import tick
 from engagement_platform_tests.maintenance.layout import logs
 
 ACCOUNTS = """\
@@ -40,7 +41,7 @@ class Accounts:
         (home / "defs" / "defs.yaml").write_text(said)
 
     def tick(self, sensor: str) -> Any:
-        return tick(defs(), sensor, self.instance)
+        return tick(self.instance, sensor, defs())
 
     def newest(self, table: dg.AssetKey, check: str) -> dg.AssetCheckEvaluation | None:
         history = self.instance.event_log_storage.get_asset_check_execution_history
@@ -92,7 +93,7 @@ def test_tables_of_a_declared_entity_are_examined_after_commits_and_every_night(
     lake = accounts.home / "lake"
     logs.table(lake / "account" / "materialized", logs.files(60, 7 * 1024))
     assert isinstance(accounts.tick("account_tables_after_writes"), dg.RunRequest)
-    assert set(evaluated(run("check_account_tables"))) == {
+    assert set(results_of(run("check_account_tables"))) == {
         f"{table.to_user_string()}:{LAYOUT}" for table in (CHANGESET, BASE)
     }
     told, none = (accounts.newest(table, LAYOUT) for table in (BASE, CHANGESET))

@@ -23,7 +23,8 @@ from engagement_platform.pipelines.declarations.declared import DeclarationRefus
 from engagement_platform.pipelines.jobs import job_names, open_stores, reset_job
 from engagement_platform.pipelines.status import backlog
 from engagement_platform.settings import Settings
-from engagement_platform_tests.defs.components.test_kafka_table import evaluated, tick
+from engagement_platform_tests.defs.components.test_kafka_table import results_of
+from engagement_platform_tests.defs.conftest import evaluated, tick
 from engagement_platform_tests.pipelines.games.conftest import World, world
 
 __all__ = ["world"]
@@ -95,14 +96,12 @@ def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(
     with dg.DagsterInstance.ephemeral() as instance:
 
         def look() -> Any:
-            return tick(definitions, "arcade_events_backlog", instance)
+            return tick(instance, "arcade_events_backlog", definitions)
 
         def fresh() -> tuple[bool, object]:
-            tick(definitions, "watch_arcade_events_backlog", instance)
-            key = dg.AssetCheckKey(OBJECTS, "fresh")
-            [record] = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
-            assert record.evaluation is not None
-            return record.evaluation.passed, record.evaluation.metadata["waiting"].value
+            tick(instance, "watch_arcade_events_backlog", definitions)
+            result = evaluated(instance, "s3/arcade-events", "fresh")
+            return result.passed, result.metadata["waiting"].value
 
         good = event("round_end", "r1", score=7, board="upper")
         arcade.put("events/2026/11/05/10/a.json.gz", [good, good, event("coin_in", "c1", cents=5)])
@@ -116,7 +115,7 @@ def test_objects_of_a_declared_queue_are_drained_by_its_sensor_and_told_of(
         ran = job.execute_in_process(
             run_config=request.run_config, partition_key=request.partition_key, instance=instance
         )
-        assert evaluated(ran) == {"arcade/quarantine:row_sums": True}
+        assert results_of(ran) == {"arcade/quarantine:row_sums": True}
         assert [(row["event_id"], row["score"], row["board"]) for row in rows("round_end")] == [("r1", 7, "upper")]
         assert [row["cents"] for row in rows("coin_in")] == [5]
         assert {row["reason_code"] for row in rows("quarantine")} == {"missing_field", "unknown_event_type", "not_json"}
