@@ -24,7 +24,7 @@ from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.schema import LEASE_WAITER
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.pipelines.jobs import open_stores
-from engagement_platform_tests.defs.conftest import Home
+from engagement_platform_tests.defs.conftest import Home, skipped
 
 pytestmark = pytest.mark.broker
 
@@ -83,9 +83,7 @@ def test_published_requests_launch_a_run_that_announces_them_and_tells_what_chan
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_BATCH__MAX_RECORDS", "100")
-    idle = tick(home)
-    assert isinstance(idle, dg.SkipReason)
-    assert idle.skip_message == "Nothing is waiting."
+    assert skipped(tick(home)) == "Nothing is waiting."
     ingest(home, REQUESTS)
     [landed] = home.events("engagement/mutation_request")
     counts = {"rows_in": 7, "landed": 5, "duplicates": 1, "quarantined": 1}
