@@ -10,10 +10,9 @@ import dagster as dg
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.definitions import defs
 from engagement_platform.defs.ingestion import NoReread
 from engagement_platform.lake.engagement import MAPPING, NOTIFICATION, QUARANTINE, data_table
-from engagement_platform_tests.defs.conftest import Home
+from engagement_platform_tests.defs.conftest import Home, loaded
 
 pytestmark = pytest.mark.broker
 
@@ -61,7 +60,7 @@ def test_a_run_tells_of_each_batch_and_a_backfill_of_its_day_changes_nothing(hom
     [source] = lineage.deps_by_column["previous_person_id"]
     assert (source.asset_key.to_user_string(), source.column_name) == ("engagement/data", "person_id")
 
-    assert defs().resolve_job_def("verify_engagements").execute_in_process(instance=home.instance).success
+    assert loaded().resolve_job_def("verify_engagements").execute_in_process(instance=home.instance).success
     for key, check in (
         ("engagement/data", "unique_engagement_id"),
         ("engagement/data", "nothing_lost"),
@@ -97,7 +96,7 @@ def test_redriven_records_land_and_are_told_of(home: Home, monkeypatch: pytest.M
     assert home.run("ingest_profile_changes", [today]).success
     monkeypatch.delenv("ENGAGEMENT_PLATFORM_DECODING__MAX_ID_LENGTH")
 
-    redrive = defs().resolve_job_def("redrive_quarantine")
+    redrive = loaded().resolve_job_def("redrive_quarantine")
     config = {"ops": {"redrive": {"config": {"reason": rejected["reason_code"]}}}}
     assert redrive.execute_in_process(run_config=config, instance=home.instance).success
     assert len(home.rows(data_table("liquid"))) == 1

@@ -9,11 +9,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from engagement_platform.definitions import defs
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.erasing.erase import Request
 from engagement_platform.errors import PlatformError
+from engagement_platform_tests.defs.conftest import loaded
 from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
 from engagement_platform_tests.erasing.test_erasing import REF, WHOM, dying_at
 from engagement_platform_tests.files_with import places_with
@@ -50,7 +50,7 @@ def test_a_refused_request_stays_and_its_ids_are_nowhere_in_dagster(
     request.write_text('{"subject": "4711", "4711": true}')
     config = {"ops": {"erase": {"config": {"request": str(request), "receipt": str(receipt)}}}}
     with dg.instance_for_test(temp_dir=str(kept)) as instance:
-        job = defs().resolve_job_def("erase_subjects")
+        job = loaded().resolve_job_def("erase_subjects")
         result = job.execute_in_process(run_config=config, instance=instance, raise_on_error=False)
         [event] = [event for event in result.all_events if event.is_step_failure]
         assert "Nothing was erased" in str(event.step_failure_data.error)
@@ -69,18 +69,18 @@ def test_a_run_erases_writes_the_receipt_and_keeps_no_word_of_whom_it_was(
     request, receipt = tmp_path / "request.json", tmp_path / "receipt.json"
     request.write_text(json.dumps({"subject": BOB, "organizations": ["org"]}))
     config = {"ops": {"erase": {"config": {"request": str(request), "receipt": str(receipt)}}}}
-    job = defs().resolve_job_def("erase_subjects")
+    job = loaded().resolve_job_def("erase_subjects")
     with dg.instance_for_test(temp_dir=str(kept)) as instance:
         assert job.execute_in_process(run_config=config, instance=instance).success
         places = {place["name"]: place["rows"] for place in json.loads(receipt.read_text())["places"]}
         assert places["engagement/data"] == 8, "of nine one is of another organization"
         assert not request.exists()
         assert places_with([kept], [BOB.encode()]) == []
-        context = dg.build_sensor_context(instance, resources={"platform": Platform()}, definitions=defs())
-        assert isinstance(defs().resolve_sensor_def("erasure_unfinished")(context), dg.SkipReason)
+        context = dg.build_sensor_context(instance, resources={"platform": Platform()}, definitions=loaded())
+        assert isinstance(loaded().resolve_sensor_def("erasure_unfinished")(context), dg.SkipReason)
         with pytest.raises(RuntimeError, match="died"):
             planted.eraser(Callbacks(observe=dying_at("data.rewrite:after"))).run(REF, WHOM)
-        assert isinstance(defs().resolve_sensor_def("erasure_unfinished")(context), dg.RunRequest)
+        assert isinstance(loaded().resolve_sensor_def("erasure_unfinished")(context), dg.RunRequest)
         assert job.execute_in_process(instance=instance).success
     assert not planted.stores.checkpoints.unfinished()
     assert BOB not in repr(planted.rows(DATA))

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.definitions import defs
 from engagement_platform.defs.maintenance import ORGANIZATIONS, key_of_organization
-from engagement_platform.defs.platform import Platform
+from engagement_platform_tests.defs.conftest import loaded, skipped, tick
 from engagement_platform_tests.docs.pages import ROOT
 from engagement_platform_tests.maintenance.layout.seeded import SeededLake, leased
 
@@ -32,7 +32,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -
 
 
 def run(job: str, instance: dg.DagsterInstance, **more: Any) -> dg.ExecuteInProcessResult:
-    return defs().resolve_job_def(job).execute_in_process(instance=instance, **more)
+    return loaded().resolve_job_def(job).execute_in_process(instance=instance, **more)
 
 
 def shown(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
@@ -92,15 +92,10 @@ def test_organizations_are_optimized_by_their_partitions_one_or_several_in_a_run
 
 
 def test_organizations_that_have_landed_become_partitions(lake: SeededLake, instance: dg.DagsterInstance) -> None:
-    def tick() -> Any:
-        definitions = defs()
-        context = dg.build_sensor_context(instance, definitions=definitions, resources={"platform": Platform()})
-        return definitions.resolve_sensor_def("organizations_found")(context)
-
-    [request] = tick().dynamic_partitions_requests
+    [request] = tick(instance, "organizations_found").dynamic_partitions_requests
     assert sorted(request.partition_keys) == ["org%2E..2", "org-1"]
     instance.add_dynamic_partitions(str(ORGANIZATIONS.name), request.partition_keys)
-    assert isinstance(tick(), dg.SkipReason)
+    assert skipped(tick(instance, "organizations_found")) == "No organization is new."
 
 
 def test_daily_and_weekly_schedules_launch_their_jobs_and_run_where_the_settings_say_so(
@@ -139,7 +134,7 @@ def test_a_run_of_maintenance_that_died_is_launched_once_more_and_no_other_is(
 ) -> None:
     shutil.copy(ROOT / "dagster.yaml", tmp_path)
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
-        launched = defs().resolve_job_def(job)
+        launched = loaded().resolve_job_def(job)
         run = instance.create_run_for_job(launched, tags=launched.tags)
         instance.report_run_failed(run)
         ended = instance.get_run_by_id(run.run_id)

@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from sqlalchemy import func, select
 
-from engagement_platform.definitions import defs
 from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.checks import ANNOUNCED_ROWS
 from engagement_platform.defs.mutation import apply_mutations, move_request
@@ -24,7 +23,7 @@ from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.schema import LEASE_WAITER
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.pipelines.jobs import open_stores
-from engagement_platform_tests.defs.conftest import Home, skipped
+from engagement_platform_tests.defs.conftest import Home, loaded, skipped
 
 pytestmark = pytest.mark.broker
 
@@ -103,7 +102,7 @@ def test_published_requests_launch_a_run_that_announces_them_and_tells_what_chan
     assert isinstance(launched, dg.RunRequest)
     assert launched.tags["engagement_platform/backlog"] == "5"
     run = home.instance.create_run_for_job(
-        defs().resolve_job_def(apply_mutations.name), status=dg.DagsterRunStatus.STARTED
+        loaded().resolve_job_def(apply_mutations.name), status=dg.DagsterRunStatus.STARTED
     )
     busy = tick(home)
     assert isinstance(busy, dg.SkipReason)
@@ -131,7 +130,7 @@ VERIFIED = (
 
 def verified(home: Home) -> dict[str, bool]:
     """Check -> whether it passed, after a run of the verification; each has looked at something."""
-    assert defs().resolve_job_def("verify_engagements").execute_in_process(instance=home.instance).success
+    assert loaded().resolve_job_def("verify_engagements").execute_in_process(instance=home.instance).success
     for key, check in VERIFIED:
         assert home.told(key, check)["looked_at"] > 0, f"{key} {check} is green without a look"
     return {check: home.passed(key, check) for key, check in VERIFIED}

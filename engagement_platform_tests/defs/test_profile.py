@@ -13,7 +13,6 @@ import dagster as dg
 import pytest
 from deltalake import DeltaTable
 
-from engagement_platform.definitions import defs
 from engagement_platform.defs.entity import WHY
 from engagement_platform.defs.entity_checks import size_result, watermark_result
 from engagement_platform.defs.platform import Platform
@@ -31,7 +30,7 @@ def change(profile_id: str, version: int, op: str = "UPDATE", **changes: object)
 
 def asked(home: Home, name: str) -> dg.RunRequest | dg.SkipReason:
     """One look of a sensor or a schedule."""
-    definitions = defs()
+    definitions = loaded()
     repository, resources = definitions.get_repository_def(), {"platform": Platform()}
     context: Any = dg.build_sensor_context(home.instance, definitions=definitions, resources=resources)
     who: Any = definitions.resolve_sensor_def(name) if repository.has_sensor_def(name) else None
@@ -88,7 +87,7 @@ def test_changes_flow_into_the_view_and_are_moved_for_a_reason_that_is_told(
     assert isinstance(due, dg.RunRequest)
     assert "2 changes wait; due" in due.tags[WHY]
 
-    job = defs().resolve_job_def("rematerialize_profile")
+    job = loaded().resolve_job_def("rematerialize_profile")
     assert job.execute_in_process(instance=home.instance, tags=due.tags).success
     [moved] = home.events("profile/materialized")
     assert {n: moved.metadata[n].value for n in ("changes", "batches", "watermark", "batches_removed")} == {

@@ -8,10 +8,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from engagement_platform.definitions import defs
 from engagement_platform.defs.platform import Platform
 from engagement_platform.lake.engagement import data_table
-from engagement_platform_tests.defs.conftest import Home
+from engagement_platform_tests.defs.conftest import Home, loaded
 from engagement_platform_tests.defs.test_mutation import engagement
 
 pytestmark = pytest.mark.broker
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.broker
 
 def launched(home: Home, **config: Any) -> Any:
     """The plan, as the run's output shows it."""
-    job = defs().resolve_job_def("restore_tables")
+    job = loaded().resolve_job_def("restore_tables")
     result = job.execute_in_process(run_config={"ops": {"restore": {"config": config}}}, instance=home.instance)
     [output] = [event for event in result.all_node_events if event.event_type is dg.DagsterEventType.STEP_OUTPUT]
     return output.step_output_data.metadata["plan"].value
@@ -42,7 +41,7 @@ def test_a_run_shows_the_plan_and_restores_only_when_it_is_told_to(home: Home) -
     assert (done["deleted"], done["job"], done["jobs_put_back"]) == (2, "restore-tables", 1)
     assert len(home.rows(data)) == 3
     assert launched(home) == {}, "there was something to finish"
-    context = dg.build_sensor_context(home.instance, resources={"platform": Platform()}, definitions=defs())
-    assert isinstance(defs().resolve_sensor_def("restore_unfinished")(context), dg.SkipReason)
+    context = dg.build_sensor_context(home.instance, resources={"platform": Platform()}, definitions=loaded())
+    assert isinstance(loaded().resolve_sensor_def("restore_unfinished")(context), dg.SkipReason)
     assert home.run("ingest_engagements", [datetime.now(UTC).date()]).success
     assert len(home.rows(data)) == len(both)

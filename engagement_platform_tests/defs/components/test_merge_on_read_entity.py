@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -40,8 +41,12 @@ class Accounts:
         said = f"{ACCOUNTS.format(topic=self.topic)}---\n{CLICKS.format(topic='none')}{ORDERS}"
         (home / "defs" / "defs.yaml").write_text(said)
 
+    @cached_property
+    def definitions(self) -> dg.Definitions:
+        return defs()
+
     def tick(self, sensor: str) -> Any:
-        return tick(self.instance, sensor, defs())
+        return tick(self.instance, sensor, self.definitions)
 
     def newest(self, table: dg.AssetKey, check: str) -> dg.AssetCheckEvaluation | None:
         history = self.instance.event_log_storage.get_asset_check_execution_history
