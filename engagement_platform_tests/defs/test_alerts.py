@@ -166,18 +166,6 @@ def test_a_check_whose_newest_run_died_keeps_its_last_result(world: World) -> No
     assert world.tick() == "1 new alerts, 0 over."
 
 
-def test_a_dead_receiver_delays_no_tick_and_nothing_is_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.check("fresh", passed=False)
-    monkeypatch.setenv("ENGAGEMENT_PLATFORM_ALERTING__TIMEOUT", "PT1S")
-    world.receiver.hang()
-    world.tick()
-    assert world.receiver.arrived == []
-    assert world.tick() == "0 new alerts, 0 over."
-    [queue] = alerts_of(Settings()).queues().values()
-    assert queue.waiting == 1
-    assert (queue.reason or "").startswith("refused")
-
-
 def test_without_urls_the_sensor_says_so_and_keeps_alerts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ENGAGEMENT_PLATFORM_ALERTING__URLS")
     world.check("fresh", passed=False)
