@@ -35,8 +35,9 @@ from engagement_platform.settings import Settings
 
 ROW_SUMS = "row_sums"
 
-BATCH_EVERY = timedelta(seconds=40)
-"""A batch commits to thirty tables, which takes 15 s of both cores of a small machine however few events it has."""
+BATCH_EVERY = timedelta(minutes=1)
+"""A batch commits to thirty tables, which takes 15 s of both cores of a small machine however few events it has, and
+games are judged by the minute."""
 
 
 def objects_key(feed: Feed) -> dg.AssetKey:
