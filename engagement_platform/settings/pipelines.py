@@ -62,7 +62,7 @@ class DrainSettings(Section):
     rests as long as that one took, up to the interval. Announcements have 30 s at least. A batch of 200 rows costs
     nearly what one of 20,000 does, so without it a quiet topic takes the machine from a busy one: seen were 23 batches
     of requests beside 5 of engagements (2 cores)."""
-    max_duration: timedelta = timedelta(minutes=10)
+    max_duration: timedelta = timedelta(minutes=30)
     """A run ends after this long even when more is waiting, so that runs stay small enough to read in the UI; the
     sensor starts the next one. It ends after a batch, too, when a run that a person launched waits in the queue for its
     pool, such as a backfill."""
