@@ -66,8 +66,6 @@ class Erased:
     contents: dict[str, list[str]]
     commits: dict[str, int]
     """Table -> commits of the erasure."""
-    seen: list[tuple[dict[str, Any], dict[str, Any]]]
-    """Engagements and names as readers saw them before the first commit, and after each to a table that they read."""
 
 
 @pytest.fixture(scope="module")
@@ -77,21 +75,11 @@ def erased(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Era
     follow(planted)
     vault = open_vault(planted.settings)
     who = subject(vault, BOB, None)
-    lake, seen = Lake(spark, planted.settings), list[tuple[dict[str, Any], dict[str, Any]]]()
-
-    def look(point: str) -> None:
-        of_view = ("data.", "changeset.", "mapping.", "mutation_request.", "alias.")
-        if point == "manifest:after" or (point.startswith(of_view) and point.endswith(".rewrite:after")):
-            at = snapshot(planted.root)
-            rows, names = current(lake, at).toArrow().to_pylist(), current_names(lake, at).toArrow().to_pylist()
-            said = {BOB if row["id"].startswith(PSEUDONYM) else row["id"]: row["name"] for row in names}
-            seen.append(({row["engagement_id"]: row for row in rows}, said))
-
-    keys, done = erase(vault, who, places(planted.settings, WHOM, Callbacks(observe=look)))
+    keys, done = erase(vault, who, places(planted.settings, WHOM))
     ours = {table.name for table in tables(planted.settings)}
     rows = {one.name: one.rows for one in done if one.name in ours and one.rows}
     commits = {name: len(markers) for name, markers in commits_of_erasures(planted).items()}
-    return Erased(planted, receipt(vault.keyring, who, keys, done, AT), rows, alike(planted), commits, seen)
+    return Erased(planted, receipt(vault.keyring, who, keys, done, AT), rows, alike(planted), commits)
 
 
 def follow(planted: Planted) -> list[str]:
@@ -268,9 +256,20 @@ def test_an_erasure_in_one_organization_leaves_the_others(tmp_path: Path, spark:
     assert {row["offset"] for row in planted.rows(QUARANTINE) if row["reason_code"] == "erased"} == {1}
 
 
-def test_readers_see_nothing_else_at_any_moment(erased: Erased) -> None:
+def test_readers_see_nothing_else_at_any_moment(tmp_path: Path, spark: SparkSession) -> None:
     """Engagements are as they were until those of the person are gone; names are as they were, or as they will be."""
-    seen = erased.seen
+    planted = Planted(tmp_path, spark)
+    lake, seen = Lake(spark, planted.settings), list[tuple[dict[str, Any], dict[str, Any]]]()
+
+    def look(point: str) -> None:
+        of_view = ("data.", "changeset.", "mapping.", "mutation_request.", "alias.")
+        if point == "manifest:after" or (point.startswith(of_view) and point.endswith(".rewrite:after")):
+            at = snapshot(planted.root)
+            rows, names = current(lake, at).toArrow().to_pylist(), current_names(lake, at).toArrow().to_pylist()
+            said = {BOB if row["id"].startswith(PSEUDONYM) else row["id"]: row["name"] for row in names}
+            seen.append(({row["engagement_id"]: row for row in rows}, said))
+
+    planted.eraser(Callbacks(observe=look)).run(REF, WHOM)
     assert len(seen) == 6
     (first, first_names), (last, last_names) = seen[0], seen[-1]
     gone = {"again", "became", "elsewhere", "led", "own", "waiting"}
