@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Changes
 from engagement_platform.engine.job import Callbacks
+from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.job import erase_job, tables
 from engagement_platform.erasing.places import places
 from engagement_platform.erasing.subject_lookup import SubjectIds
@@ -55,31 +55,15 @@ WHOM = SubjectIds.of(BOB)
 REF = "ref"
 
 
-@dataclass(frozen=True)
-class Erased:
-    """One lake after one undisturbed erasure."""
-
-    lake: Planted
-    receipt: dict[str, Any]
-    rows: dict[str, int]
-    """Table -> rows that were removed or changed."""
-    contents: dict[str, list[str]]
-    commits: dict[str, int]
-    """Table -> commits of the erasure."""
-
-
 @pytest.fixture(scope="module")
-def erased(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Erased:
-    """A consumer has read all that was told before it."""
+def erased(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[Planted, dict[str, Any]]:
+    """One lake after one erasure, with its receipt; a consumer has read all that was told before it."""
     planted = Planted(tmp_path_factory.mktemp("erased"), spark)
     follow(planted)
     vault = open_vault(planted.settings)
     who = subject(vault, BOB, None)
     keys, done = erase(vault, who, places(planted.settings, WHOM))
-    ours = {table.name for table in tables(planted.settings)}
-    rows = {one.name: one.rows for one in done if one.name in ours and one.rows}
-    commits = {name: len(markers) for name, markers in commits_of_erasures(planted).items()}
-    return Erased(planted, receipt(vault.keyring, who, keys, done, AT), rows, alike(planted), commits)
+    return planted, receipt(vault.keyring, who, keys, done, AT)
 
 
 def follow(planted: Planted) -> list[str]:
@@ -91,8 +75,10 @@ def follow(planted: Planted) -> list[str]:
     return sorted(gone)
 
 
-def test_rows_of_the_person_are_gone_from_every_table_and_others_have_all_they_had(erased: Erased) -> None:
-    lake = erased.lake
+def test_rows_of_the_person_are_gone_from_every_table_and_others_have_all_they_had(
+    erased: tuple[Planted, dict[str, Any]],
+) -> None:
+    lake, _ = erased
     assert lake.values(DATA, "engagement_id", "person_id", "source_person_id", "version") == [
         ("amy's", AMY, AMY, 1), ("ann's", ANN, ANN, 1), ("corrected", ANN, ANN, 2), ("passed", AMY, "early", 1),
         ("through", AMY, "early", 1),
@@ -107,8 +93,10 @@ def test_rows_of_the_person_are_gone_from_every_table_and_others_have_all_they_h
     assert lake.values(PROFILE.changeset, "profile_id") == lake.values(PROFILE.base, "profile_id") == [(ANN,)]
 
 
-def test_who_became_whom_stays_under_a_pseudonym_and_refused_records_are_markers(erased: Erased) -> None:
-    lake = erased.lake
+def test_who_became_whom_stays_under_a_pseudonym_and_refused_records_are_markers(
+    erased: tuple[Planted, dict[str, Any]],
+) -> None:
+    lake, _ = erased
     edges = {row["request_id"]: (row["from_id"], row["to_id"]) for row in lake.rows(ALIAS)}
     assert sorted(edges) == [f"c{n}" for n in range(1, 10)], "what only deleted the person is gone"
     assert edges["c1"][1].startswith(PSEUDONYM)
@@ -119,8 +107,10 @@ def test_who_became_whom_stays_under_a_pseudonym_and_refused_records_are_markers
     assert json.loads(rows[2][1]) == {"organization_id": "org", "person_id": ANN}
 
 
-def test_readers_drop_the_rows_and_each_is_told_of_as_often_as_it_was_seen(erased: Erased) -> None:
-    lake = erased.lake
+def test_readers_drop_the_rows_and_each_is_told_of_as_often_as_it_was_seen(
+    erased: tuple[Planted, dict[str, Any]],
+) -> None:
+    lake, _ = erased
     gone = ["again", "became", "elsewhere", "led", "own", "waiting"]
     told = [(row["change_type"], row["engagement_id"]) for row in lake.rows(NOTIFICATION)]
     for each in gone:
@@ -132,15 +122,15 @@ def test_readers_drop_the_rows_and_each_is_told_of_as_often_as_it_was_seen(erase
     }  # fmt: skip
 
 
-def test_whoever_follows_a_table_goes_on_after_an_erasure(erased: Erased) -> None:
-    lake = erased.lake
+def test_whoever_follows_a_table_goes_on_after_an_erasure(erased: tuple[Planted, dict[str, Any]]) -> None:
+    lake, _ = erased
     uri = MUTATION_REQUEST.uri(lake.root)
     versions = range(DeltaTable(uri).version() + 1)
     assert [len(added(uri, version)) for version in versions] == [0, 1, *[0] * (len(versions) - 2)], "nothing is new"
 
 
-def test_no_file_in_use_has_a_byte_of_the_person(erased: Erased) -> None:
-    lake = erased.lake
+def test_no_file_in_use_has_a_byte_of_the_person(erased: tuple[Planted, dict[str, Any]]) -> None:
+    lake, _ = erased
     for table in tables(lake.settings):
         ours = [commit for commit in opened(lake, table).history() if is_erasure(commit.get("userMetadata"))]
         assert ours, table.name
@@ -159,17 +149,15 @@ def opened(planted: Planted, table: Table) -> DeltaTable:
     return DeltaTable(table.uri(planted.root))
 
 
-def test_the_receipt_names_every_table_and_verification_finds_what_is_planted_later(erased: Erased) -> None:
-    lake, given = erased.lake, erased.receipt
+def test_the_receipt_names_every_table_and_verification_finds_what_is_planted_later(
+    erased: tuple[Planted, dict[str, Any]],
+) -> None:
+    lake, given = erased
     named = {place["name"]: (place["rows"], place["left"]) for place in given["places"]}
     assert named.keys() >= {table.name for table in tables(lake.settings)}
     assert named["engagement/data"] == (9, 0)
     assert named["engagement/notification"] == (12, 0)
     assert BOB not in json.dumps(given)
-    former = [path for path in Path(DATA.uri(lake.root)).rglob("*.parquet") if SECRET.encode() in path.read_bytes()]
-    assert former, "readers of former versions still have their files"
-    [until] = [place["until"] for place in given["places"] if place["name"] == DATA.name]
-    assert set(until) == {"files", "log"}
     vault = open_vault(lake.settings)
 
     def checks() -> dict[str, bool]:
@@ -185,8 +173,8 @@ def test_the_receipt_names_every_table_and_verification_finds_what_is_planted_la
     assert all(checks().values()), "the same call removes what came later"
 
 
-def test_tombstones_are_asked_by_organization(erased: Erased) -> None:
-    lake = erased.lake
+def test_tombstones_are_asked_by_organization(erased: tuple[Planted, dict[str, Any]]) -> None:
+    lake, _ = erased
     tombstones = StoredTombstones(lake.settings)
     assert tombstones.erased(PERSON, {("any", BOB), ("org", ANN)}) == {("any", BOB)}
     assert tombstones.erased(ENGAGEMENT, {("org", "own"), ("other", "own"), ("other", "elsewhere")}) == {
@@ -196,22 +184,24 @@ def test_tombstones_are_asked_by_organization(erased: Erased) -> None:
 
 
 @pytest.mark.slow
-def test_a_crash_at_any_point_leaves_what_an_undisturbed_erasure_leaves(
-    erased: Erased, tmp_path: Path, spark: SparkSession
-) -> None:
-    crashed, died = Planted(tmp_path, spark), []
-    points = erase_job(Lake(spark, crashed.settings), crashed.stores, Callbacks()).crash_points
-    for point in points:
+def test_a_crash_at_any_point_leaves_what_an_undisturbed_erasure_leaves(tmp_path: Path, spark: SparkSession) -> None:
+    calm, crashed = Planted(tmp_path / "calm", spark), Planted(tmp_path / "crashed", spark)
+    job = erase_job(Lake(spark, calm.settings), calm.stores, Callbacks())
+    undisturbed = calm.eraser().run(REF, WHOM)
+    died = []
+    for point in job.crash_points:
         try:
             crashed.eraser(Callbacks(observe=dying_at(point))).run(REF, WHOM)
         except RuntimeError:
             died.append(point)
-    assert died == list(points), "each attempt gets as far as its point"
-    assert crashed.eraser().run(REF, WHOM) == erased.rows, "the last call knows what all of them did"
-    assert alike(crashed) == erased.contents
+    assert died == list(job.crash_points), "each attempt gets as far as its point"
+    assert crashed.eraser().run(REF, WHOM) == undisturbed, "the last call knows what all of them did"
+    assert alike(crashed) == alike(calm)
     made = commits_of_erasures(crashed)
     assert all(len(markers) == len(set(markers)) for markers in made.values()), "a commit was made twice"
-    assert {name: len(markers) for name, markers in made.items()} == erased.commits
+    assert {name: len(markers) for name, markers in made.items()} == {
+        name: len(markers) for name, markers in commits_of_erasures(calm).items()
+    }
     assert StoredTombstones(crashed.settings).next_asked(0) is None, "whom it was about is forgotten"
 
 
@@ -242,6 +232,16 @@ def alike(planted: Planted) -> dict[str, list[str]]:
             repr({k: "~" if str(v).startswith(PSEUDONYM) else v for k, v in row.items()}) for row in rows
         )
     return found
+
+
+def test_other_jobs_wait_until_an_erasure_is_finished(tmp_path: Path, spark: SparkSession) -> None:
+    planted = Planted(tmp_path, spark)
+    with pytest.raises(RuntimeError, match="died"):
+        planted.eraser(Callbacks(observe=dying_at("tombstones:recorded"))).run(REF, WHOM)
+    unfinished = planted.stores.checkpoints.unfinished()
+    with pytest.raises(OthersBatchUnfinished, match="erase --finish"):
+        raise OthersBatchUnfinished("ingest-engagements", (DATA.name,), unfinished)
+    assert unfinished[0].manifest.table_versions.keys() >= {table.name for table in tables(planted.settings)}
 
 
 @pytest.mark.slow
@@ -287,20 +287,16 @@ def test_readers_see_nothing_else_at_any_moment(tmp_path: Path, spark: SparkSess
 
 
 @pytest.mark.slow
-def test_rows_that_a_request_has_deleted_or_a_file_marks_as_removed_leave_and_followers_hear_of_them(
+def test_followers_hear_of_rows_that_a_request_has_deleted_and_nobody_announced(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    """Nobody has announced the request, and it leaves with the person, so nobody else will."""
+    """The request leaves with the person, so nobody else will."""
     planted = Planted(tmp_path, spark)
     delete = {**edge("d9", "DELETE", BOB, None, LATER), "batch_sequence": PENDING + 1}
     planted.append(ALIAS, [delete])
-    data = Lake(spark, planted.settings).sql_name(DATA)
-    spark.sql(f"ALTER TABLE {data} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')").collect()
-    assert planted.eraser().run(REF, WHOM)[DATA.name] == 9
+    planted.eraser().run(REF, WHOM)
     gone = [row["engagement_id"] for row in planted.rows(NOTIFICATION) if row["job_name"] == ERASE_SUBJECTS]
     assert sorted(gone) == ["again", "became", "elsewhere", "led", "own", "waiting"]
-    found = places_with([Path(DATA.uri(planted.root))], [BOB.encode(), SECRET.encode()])
-    assert not current_files(planted.root, DATA).intersection(found)
 
 
 def test_edges_whose_requests_left_with_the_person_are_still_announced(tmp_path: Path) -> None:
@@ -309,6 +305,16 @@ def test_edges_whose_requests_left_with_the_person_are_still_announced(tmp_path:
     opened(planted, MUTATION_REQUEST).alter.set_table_properties({"delta.appendOnly": "false"})
     opened(planted, MUTATION_REQUEST).delete()
     assert newest_request(planted.root) == PENDING
+
+
+def test_the_receipt_says_until_when_former_versions_keep_what_a_table_had(
+    erased: tuple[Planted, dict[str, Any]],
+) -> None:
+    lake, given = erased
+    former = [path for path in Path(DATA.uri(lake.root)).rglob("*.parquet") if SECRET.encode() in path.read_bytes()]
+    assert former, "readers of former versions still have their files"
+    [until] = [place["until"] for place in given["places"] if place["name"] == DATA.name]
+    assert set(until) == {"files", "log"}
 
 
 def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Path, spark: SparkSession) -> None:
@@ -334,8 +340,8 @@ def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Pat
     assert {id_ for batch in slow for id_ in batch.inserts["engagement_id"].to_pylist()} >= {"amy's", "ann's"}
 
 
-def test_a_restore_does_not_go_back_behind_an_erasure(erased: Erased) -> None:
-    lake = erased.lake
+def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dict[str, Any]]) -> None:
+    lake, _ = erased
     with pytest.raises(RestoreRefused, match="is an erasure"):
         _refuse_erased_since(DATA.uri(lake.root), DATA.name, 1)
     _refuse_erased_since(DATA.uri(lake.root), DATA.name, DeltaTable(DATA.uri(lake.root)).version())
@@ -343,15 +349,22 @@ def test_a_restore_does_not_go_back_behind_an_erasure(erased: Erased) -> None:
 
 @pytest.mark.slow
 @pytest.mark.crash
-def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(
-    erased: Erased, tmp_path: Path, spark: SparkSession
-) -> None:
-    planted = Planted(tmp_path, spark)
+def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(tmp_path: Path, spark: SparkSession) -> None:
+    planted, calm = Planted(tmp_path / "killed", spark), Planted(tmp_path / "calm", spark)
+    calm.eraser().run(REF, WHOM)
     command = [sys.executable, "-m", "engagement_platform_tests.erasing.killable", str(planted.settings.home)]
     died = subprocess.run([*command, "mapping.rewrite:after"], check=False, timeout=300)
     assert died.returncode == -signal.SIGKILL
-    [unfinished] = planted.stores.checkpoints.unfinished()
-    assert unfinished.manifest.table_versions.keys() >= {table.name for table in tables(planted.settings)}
     assert BOB not in repr(planted.stores.checkpoints.history(ERASE_SUBJECTS)), "whom it is about is written nowhere"
     assert len(list(planted.eraser().finish())) == 1
-    assert alike(planted) == erased.contents
+    assert alike(planted) == alike(calm)
+
+
+@pytest.mark.slow
+def test_rows_that_are_only_marked_as_removed_leave_their_files_too(tmp_path: Path, spark: SparkSession) -> None:
+    planted = Planted(tmp_path, spark)
+    data = Lake(spark, planted.settings).sql_name(DATA)
+    spark.sql(f"ALTER TABLE {data} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')").collect()
+    assert planted.eraser().run(REF, WHOM)[DATA.name] == 9
+    found = places_with([Path(DATA.uri(planted.root))], [BOB.encode(), SECRET.encode()])
+    assert not current_files(planted.root, DATA).intersection(found)
