@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, Row, String, Table, Text, delete, select
@@ -262,14 +263,18 @@ class Alerts:
         again = row.seen_ts.timestamp() > sent["at"] and passed >= self._settings.dedupe.total_seconds()
         return State.REPEATED if worse or again else None
 
-    def _writing(self) -> AbstractContextManager[Connection]:
+    @cached_property
+    def _database(self) -> Engine:
+        """With the table, which is looked for once: whoever judges games asks for each of them, each minute."""
         # Not in the constructor: a database that is down then must not stop a run, either.
         ensure_tables(self._engine, _METADATA)
-        return writing(self._engine, _LOCK)
+        return self._engine
+
+    def _writing(self) -> AbstractContextManager[Connection]:
+        return writing(self._database, _LOCK)
 
     def _rows(self) -> Sequence[Row[Any]]:
-        ensure_tables(self._engine, _METADATA)
-        with reading(self._engine) as connection:
+        with reading(self._database) as connection:
             return _all(connection)
 
 

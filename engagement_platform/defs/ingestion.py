@@ -33,6 +33,9 @@ from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMis
 Mode = Literal["auto", "drain", "reread"]
 Reread = Callable[[date, Parts], Iterator[BatchReport]]
 
+NOT_THERE = (BrokerUnavailable, TopicMissing)
+"""Errors of a topic as a source after which nobody knows what waits."""
+
 CONSERVATION = "conservation"
 
 
@@ -135,7 +138,7 @@ class Drain:
     tables: Tables
     declared: Callable[[Settings], Declared | None] = field(default=lambda _settings: None)
     """What it is a job of, where that can be declared, under the settings of a run."""
-    unknown: type[PlatformError] | tuple[type[PlatformError], ...] = (BrokerUnavailable, TopicMissing)
+    unknown: type[PlatformError] | tuple[type[PlatformError], ...] = NOT_THERE
     """Errors of the source after which a sensor launches nothing. After any other, such as offsets that expired, it
     launches a run, which fails with the sentence that says so, and failed runs are alerts."""
     interval: timedelta = timedelta(0)

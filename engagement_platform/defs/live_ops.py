@@ -20,6 +20,7 @@ from engagement_platform.defs.sensors import Answer, recent_runs, sensor, too_so
 from engagement_platform.defs.specs import GAMES_GROUP, key_of
 from engagement_platform.engine.database import open_engine
 from engagement_platform.pipelines.games.figures import KPIS, MINUTE
+from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
 from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
 from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
 from engagement_platform.pipelines.games.registry import Registry, registry
@@ -31,7 +32,7 @@ LIVE_OPS = dg.AssetKey(["live_ops", "figures"])
 LIVE_OPS_POOL = "live_ops"
 
 JOB = "judge_games"
-INGESTS = "ingest_game_events"
+INGESTS = INGEST_GAME_EVENTS.replace("-", "_")
 PAUSE, AT_LATEST = timedelta(minutes=1), timedelta(minutes=15)
 """Without new events time goes on, too: a game that is silent is found by that."""
 

@@ -37,9 +37,9 @@ PRESSING_ROWS = 500_000
 
 ANNOUNCEMENTS = Drain(
     job=APPLY_MUTATIONS,
-    # Not the pool of the engagements: a pool is held for a whole drain, up to ten minutes, in which no request would be
-    # announced. The lease of the Data Table is taken batch by batch, first come first served, so two drains side by
-    # side take turns; the log of the run says for whom it waits.
+    # Not the pool of the engagements: a pool is held for a whole drain, in which no request would be announced. The
+    # lease of the Data Table is taken batch by batch, first come first served, so two drains side by side take turns;
+    # the log of the run says for whom it waits.
     pool="engagement_mutation",
     tables=Tables({}, {NOTIFICATION: "notification"}, always=True),
     interval=ANNOUNCE_EVERY,

@@ -63,7 +63,7 @@ def gives_way(context: Context) -> Callable[[], bool]:
         going = context.instance.get_runs(dg.RunsFilter(statuses=list(GOING)))
         return {pool for run in going if run.run_id != context.run.run_id for pool in _pools(run)}
 
-    def somebody_waits() -> bool:
+    def another_waits() -> bool:
         nonlocal looked
         if not ours or time.monotonic() - looked < LOOK_EVERY_S:
             return False
@@ -75,7 +75,7 @@ def gives_way(context: Context) -> Callable[[], bool]:
                 return True
         return False
 
-    return somebody_waits
+    return another_waits
 
 
 def _pools(run: dg.DagsterRun) -> set[str]:

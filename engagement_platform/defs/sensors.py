@@ -17,7 +17,7 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.evaluations import report_news, selected
-from engagement_platform.defs.ingestion import Drain, IngestConfig, Ingestion
+from engagement_platform.defs.ingestion import NOT_THERE, Drain, IngestConfig, Ingestion
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.pool_yield import BACKLOG, GOING
 from engagement_platform.defs.specs import ingestion_days
@@ -25,7 +25,6 @@ from engagement_platform.engine.drain import LONGEST_PAUSE_S, pause_after
 from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
-from engagement_platform.sources.kafka_errors import BrokerUnavailable, TopicMissing
 
 IN_PROGRESS = (dg.DagsterRunStatus.QUEUED, *GOING)
 Answer = dg.RunRequest | dg.SkipReason | dg.SensorResult
@@ -173,7 +172,7 @@ def backlog_sensor(
 
 def waiting_for(
     backlog: Callable[[], int],
-    unknown: type[PlatformError] | tuple[type[PlatformError], ...] = (BrokerUnavailable, TopicMissing),
+    unknown: type[PlatformError] | tuple[type[PlatformError], ...] = NOT_THERE,
 ) -> tuple[int | None, str | None]:
     """How much waits, None where the source cannot say (it raises an error of these), and why it cannot.
 

@@ -187,11 +187,11 @@ def _covered(settings: Settings, reached: Sequence[erasure.Erasable], done: Sequ
 
 def _not_reached(settings: Settings, request: Request, tables: Mapping[str, str]) -> list[str]:
     """Where the subject may be and nobody has looked. tables: of `_covered`."""
-    unsaid = [stream.table.name for stream in declarations(settings).streams if stream.subject is None]
+    without_subject = [stream.table.name for stream in declarations(settings).streams if stream.subject is None]
     found = [
         *NOT_ERASED,
-        *(name for name, state in tables.items() if state == NOT_COVERED and name not in unsaid),
-        *(f"{name} (declared without subject)" for name in unsaid),
+        *(name for name, state in tables.items() if state == NOT_COVERED and name not in without_subject),
+        *(f"{name} (declared without subject)" for name in without_subject),
     ]
     found += [
         f"objects of raw events at {raw.name} (no queue is configured, or pii.raw_objects says so)"

@@ -19,8 +19,13 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from engagement_platform_tests.conformance.fuzz_decoders import PROPERTIES, Property
 from engagement_platform_tests.conformance.fuzz_http import fuzzed_server
+from engagement_platform_tests.conformance.fuzz_messages import MESSAGES
+from engagement_platform_tests.conformance.fuzz_objects import OBJECTS
+from engagement_platform_tests.conformance.fuzz_personal import PERSONAL
+from engagement_platform_tests.conformance.fuzz_property import Property
+
+PROPERTIES = {**MESSAGES, **OBJECTS, **PERSONAL}
 
 _ROUND = 300
 """Examples of one seed; each round begins with another."""

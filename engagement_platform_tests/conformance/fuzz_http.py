@@ -30,7 +30,7 @@ from schemathesis.specs.openapi.checks import (
 
 from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.settings import Settings
-from engagement_platform_tests.conformance.fuzz_decoders import Property
+from engagement_platform_tests.conformance.fuzz_property import Property
 from engagement_platform_tests.conformance.hostile import damaged, encoded, json_texts, nearly, object_text
 from engagement_platform_tests.ingest_server.world import Server, ids, key_for, server, stored
 

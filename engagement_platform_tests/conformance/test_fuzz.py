@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engagement_platform_tests.conformance.fuzz import explore
-from engagement_platform_tests.conformance.fuzz_decoders import PROPERTIES
+from engagement_platform_tests.conformance.fuzz import PROPERTIES, explore
 from engagement_platform_tests.conformance.fuzz_http import fuzzed_server
 
 

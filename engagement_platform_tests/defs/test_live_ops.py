@@ -31,7 +31,6 @@ from engagement_platform.local.services import all_services
 from engagement_platform.pipelines.games.detection import Finding
 from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
 from engagement_platform.pipelines.games.registry import registry
-from engagement_platform.pipelines.jobs import GAME_JOBS
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.conftest import materialized
 from engagement_platform_tests.pipelines.games.counted import Games
@@ -238,7 +237,3 @@ def test_nobody_is_asked_to_judge_while_a_run_ingests_unless_nothing_was_judged_
         monkeypatch.setattr(live_ops, "time", SimpleNamespace(time=partial(float, judged + seconds)))
         looked = live_ops.look(dg.build_sensor_context(instance=instance), games.settings)
         assert isinstance(looked, dg.RunRequest) == expected, seconds
-
-
-def test_the_job_that_judges_beside_its_batches_is_that_of_the_games_that_ship() -> None:
-    assert [job.replace("-", "_") for job in GAME_JOBS] == [INGESTS]

@@ -1,6 +1,6 @@
 """Whole Arrow batches: every record in is a record out, in Spark's types. Single messages are in `test_decoding`.
 
-That each is decoded or kept whole, whatever it holds, is in `conformance/fuzz_decoders`.
+That each is decoded or kept whole, whatever it holds, is in `conformance/fuzz_messages`.
 """
 
 from __future__ import annotations
