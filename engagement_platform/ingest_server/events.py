@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from engagement_platform.sources import strict_json
-from engagement_platform.sources.values import read_id
+from engagement_platform.sources.values import ISO_TIME, read_id
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -200,10 +200,11 @@ def _is_id(value: object) -> bool:
 
 def _check_time(text: object, latest: datetime) -> None:
     try:
-        time = datetime.fromisoformat(text)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise EventRefused(Refused.BAD_TIME) from None
-    if time.tzinfo is None:
+        # Without the pattern something else could stand in a fraction, or behind the seconds of an offset.
+        time = datetime.fromisoformat(text) if isinstance(text, str) and ISO_TIME.fullmatch(text) else None
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
         raise EventRefused(Refused.BAD_TIME)
     if not EARLIEST <= time <= latest:
         raise EventRefused(Refused.TIME_OUT_OF_RANGE)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ class Kind(StrEnum):
 
 
 # Most texts of an event have none of these and are done: 0.2 us instead of 3 us.
-_HINT = re.compile(r"[\d@]|%|::|[A-Fa-f]:[A-Fa-f]|\\u|[\w+/-]{12}|[^\x00-\x7f]", re.ASCII)
+_HINT = re.compile(r"[\d@]|%|::|[A-Fa-f]:[A-Fa-f]|\\u|[\w+/-]{10}|[^\x00-\x7f]", re.ASCII)
 
 # Begins at the @ and looks back one character: a pattern that begins with the name takes quadratic time on a long text.
 _EMAIL = re.compile(
@@ -36,8 +37,10 @@ _EMAIL = re.compile(
 )
 _IPV4 = re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?!\w|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]{2,39}(?:(?<=:)\d{1,3}(?:\.\d{1,3}){3})?(?![\w:])")
-_CARD = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[ -]?\d){12,18}(?!\d|\.\d)")
-_GROUP = re.compile(r"(?<!\w)(?<!\d\.)\d+(?!\w|\.\d)")
+_CARD = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[ -]?\d){12,18}(?!\d)")
+_GROUP = re.compile(r"\d+")
+_BETWEEN_GROUPS = re.compile(r"[\s._\-\u2010-\u2015]{1,2}")
+_FRACTION = re.compile(r"\d\.")
 _INTERNATIONAL = re.compile(r"(?<![\w+])\+\d(?:[ ().\-/]{0,3}\d){7,14}(?!\d)")
 _NATIONAL = (
     # 555-123-4567, (555) 123-4567, 1 555 123 4567
@@ -50,15 +53,16 @@ _NATIONAL = (
 _DATE = re.compile(r"\d{1,2}[-/]\d{1,2}[-/]\d{4}")
 BELOW_PHONES = "phones"
 """Stands for the name of a field below one that says phone: what is in there may be something else, such as an id."""
-_NUMBER = re.compile(r"[+\d ().\-/]{7,25}", re.ASCII)
+_NUMBER = re.compile(r"(?<![\w-])(?!\d{4}-\d\d-\d\d)\d(?:[ ().\-/]{0,2}\d){6,14}(?![\w-])", re.ASCII)
 _SAYS_PHONE = re.compile(
     # not smartphone, microphone, headphones, iPhone
-    r"(?<!smart)(?<!smart_)(?<!micro)(?<!micro_)(?<!head)(?<!head_)(?<!\bi)(?<!\bi_)phone|mobile_?n|(?:^|_)mobiles?$|msisdn|whats_?app|(?:^|_)tel(?:$|_)|(?:^|_)sms(?:$|_)",
+    r"(?<!smart)(?<!smart_)(?<!micro)(?<!micro_)(?<!head)(?<!head_)(?<!\bi)(?<!\bi_)phone|mobile[_-]?(?:n|\d|home|work|private|contact)|(?:^|_)mobiles?$"
+    r"|msisdn|whats_?app|(?:^|_)tel(?:$|_|no|nr|num)|(?:^|_)sms(?:$|_|no|nr|num)",
     re.IGNORECASE,
 )
 _HUMP = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
 _ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})")
-_BASE64 = re.compile(r"(?<![\w+/-])[A-Za-z\d+/_-]{12,}(?![\w+/-])", re.ASCII)
+_BASE64 = re.compile(r"(?<![\w+/-])[A-Za-z\d+/_-]{10,}(?![\w+/-])", re.ASCII)
 _URL_SAFE = str.maketrans("-_", "+/")
 
 _RUN = re.compile(r"\d{17,}", re.ASCII)
@@ -88,11 +92,11 @@ def looks_like(text: str, field: str = "") -> Kind | None:
     if not _HINT.search(text):
         return None
     named = says_phone(field)
-    for form in (text, *_decoded(text)):
+    for form in (text, *decoded(text)):
         for kind, found in _LOOKS:
             if found(form):
                 return kind
-        if named and sum(map(str.isdigit, form)) >= 7 and (field != BELOW_PHONES or _NUMBER.fullmatch(form)):
+        if named and (_NUMBER.search(form) if field == BELOW_PHONES else sum(map(str.isdigit, form)) >= 7):
             return Kind.PHONE
     return None
 
@@ -107,7 +111,7 @@ def says_phone(field: str) -> bool:
     return _SAYS_PHONE.search(_HUMP.sub("_", field)) is not None
 
 
-def _decoded(text: str) -> Iterator[str]:
+def decoded(text: str) -> Iterator[str]:
     """The text decoded once, in each way in which something of it is encoded."""
     plain = [
         text if text.isascii() else "".join(map(_narrow, text)),
@@ -116,32 +120,37 @@ def _decoded(text: str) -> Iterator[str]:
     ]
     yield from (each for each in plain if each != text)
     for found in _BASE64.finditer(text):
-        token = found.group().translate(_URL_SAFE)
-        try:
-            decoded = base64.b64decode(token + "=" * (-len(token) % 4)).decode()
-        except ValueError:
-            continue
-        if "".join(decoded.split()).isprintable():
-            yield decoded
+        whole = found.group()
+        # A slash is a digit of base64, and stands between the parts of a path.
+        for token in (whole, *(part for part in whole.split("/") if 10 <= len(part) < len(whole))):
+            try:
+                plain_text = base64.b64decode(token.translate(_URL_SAFE) + "=" * (-len(token) % 4)).decode()
+            except ValueError:
+                continue
+            if "".join(plain_text.split()).isprintable():
+                yield plain_text
 
 
 @lru_cache(maxsize=10_000)
 def _narrow(character: str) -> str:
-    """The character in NFKC where that is one: full-width digits and letters.
+    """The character in NFKC where that is one, such as of full-width digits and letters; nothing of a combining mark.
 
     One by one, since ordering combining marks takes quadratic time on a text made for it (CPython 3.11).
     """
     plain = unicodedata.normalize("NFKC", character)
-    return plain if len(plain) == 1 else character
+    return "" if unicodedata.combining(character) else plain if len(plain) == 1 else character
 
 
-def number_looks_like(number: int, field: str = "") -> Kind | None:
+def number_looks_like(number: float, field: str = "") -> Kind | None:
     """The same for a number of JSON: card numbers, and phone numbers where the field's name says so."""
-    digits = str(abs(number))
-    # Digits of a greater one are most often a rounded number's.
-    if _is_card(digits) or (17 <= len(digits) <= _LONGEST_ID and _run_has_card(digits)):
+    if not math.isfinite(number):
+        return None
+    digits = str(abs(int(number)))
+    # Of a greater float most digits are not the sender's.
+    exact = isinstance(number, int) or abs(number) < 2**53
+    if _is_card(digits) or (exact and len(digits) >= 17 and _run_has_card(digits)):
         return Kind.CARD
-    return Kind.PHONE if 7 <= len(digits) <= 15 and says_phone(field) else None
+    return Kind.PHONE if 7 <= len(digits) <= 15 and number == int(number) and says_phone(field) else None
 
 
 def luhn(digits: str) -> bool:
@@ -188,8 +197,8 @@ def _card(text: str) -> bool:
     return any(_begins_card(text, groups[place : place + 7]) for place in range(len(groups)))
 
 
-_INNER_GROUPS = frozenset({(4, 4), (4, 8), (4, 12), (4, 16), (6, 10)})
-"""(digits of a group, digits up to its end) that another group of a card may follow."""
+_INNER_GROUPS = frozenset({(4, 4), (4, 8), (4, 12), (4, 16), (6, 10), (3, 7), (3, 10), (6, 6)})
+"""(digits of a group, digits up to its end) that another group of a card may follow: 4-4-4-4, 4-6-5, 4-3-3-3, 6-10."""
 
 
 def _run_has_card(run: str) -> bool:
@@ -216,11 +225,12 @@ def _run_has_card(run: str) -> bool:
 
 
 def _begins_card(text: str, groups: list[re.Match[str]]) -> bool:
-    """Whether groups of digits, from the first on, are a card's: one, or of four (4-6-5 and 4-6-4, too). Others may
-    follow, such as expiry and CVV."""
+    """Whether groups of digits, from the first on, are a card's; others may follow, such as expiry and CVV."""
     digits, end = "", groups[0].start()
+    if _FRACTION.match(text, max(end - 2, 0), end):
+        return False
     for group in groups:
-        if digits and text[end : group.start()] not in (" ", "-"):
+        if digits and not _BETWEEN_GROUPS.fullmatch(text, end, group.start()):
             return False
         digits, end = digits + group.group(), group.end()
         if len(digits) >= 13 and _is_card(digits):

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Literal, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
-from engagement_platform.pii.detection import BELOW_PHONES, Kind, looks_like, number_looks_like, says_phone
+from engagement_platform.pii.detection import BELOW_PHONES, Kind, decoded, looks_like, number_looks_like, says_phone
 
 Policy = Literal["drop", "hash", "reject"]
 """What becomes of a field that looks like personal data: left out, replaced by its keyed hash, or event refused."""
@@ -60,8 +60,8 @@ def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Ca
     """Take the declared fields out, and treat the others that look like personal data by policy.
 
     event: JSON values; not changed. digest: the keyed hash of the policy `hash`.
-    No declared value is left in `clean`: texts that hold one again (4 characters or more, any case) are findings, and
-    so are keys and numbers equal to one. Fields declared safe, and event_type, are not looked at; of event_ts only the
+    No declared value is left in `clean`: texts that hold one again (4 characters or more, any case, decoded once) are
+    findings, and so are keys and numbers equal to one. Fields declared safe are not looked at; of event_ts only the
     fraction is.
     With the policy `reject` what is found stands in `clean` still: ask `refused_by` first.
     """
@@ -105,8 +105,6 @@ class _Walk:
         if safe:
             return value
         kept = any(node.kept for node in nodes)
-        if kept and path == ("event_type",):
-            return value  # it has a form of its own, in which nothing can hide
         # Of a time only the fraction is of any length.
         seen = value
         if path == ("event_ts",) and isinstance(value, str):
@@ -144,7 +142,7 @@ class _Walk:
             return looks_like(value, name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        return number_looks_like(int(value), name) if value == value // 1 else None
+        return number_looks_like(value, name)
 
     def look_at_key(self, key: str, *, above: bool) -> Kind | None:
         """What the name of a field looks like. above: it is below a field that says phone."""
@@ -165,9 +163,9 @@ class _Copies(_Walk):
 
     def look(self, value: object, name: str, *, kept: bool) -> Kind | None:  # noqa: ARG002
         if isinstance(value, str):
-            folded = value.casefold()
+            forms = [form.casefold() for form in (value, *decoded(value))]
             # In ids only the whole value counts: four letters occur in a random one by chance.
-            found = folded in self.needles if kept else any(needle in folded for needle in self.needles)
+            found = any(needle == form if kept else needle in form for form in forms for needle in self.needles)
         else:
             found = isinstance(value, int | float) and str(value) in self.needles
         return Kind.COPY if found else None
@@ -177,8 +175,9 @@ class _Copies(_Walk):
 
 
 def _named(path: _Path) -> str:
-    """What a value is called: names of its parents count."""
-    return BELOW_PHONES if any(map(says_phone, path[:-1])) else path[-1]
+    """What a value is called: names of its parents count, and what is in a list goes by the list's."""
+    *parents, name = path[:-1] if len(path) > 1 and path[-1].isdecimal() else path
+    return BELOW_PHONES if any(map(says_phone, parents)) else name
 
 
 def _below(nodes: _Nodes, key: str) -> _Nodes:
@@ -206,5 +205,7 @@ def _leaves(value: object) -> Iterator[str]:
 
 def _somewhere(clean: Mapping[str, object], needles: tuple[str, ...]) -> bool:
     """Whether a needle is in the event at all; one pass of the interpreter's own code, before a second walk."""
-    text = json.dumps(clean, ensure_ascii=False).casefold()
-    return any(json.dumps(needle, ensure_ascii=False)[1:-1].casefold() in text for needle in needles)
+    text = json.dumps(clean, ensure_ascii=False)
+    texts = [form.casefold() for form in (text, *decoded(text.replace("\\\\", "\\")))]
+    written = {form for needle in needles for form in (needle, json.dumps(needle, ensure_ascii=False)[1:-1].casefold())}
+    return any(form in each for each in texts for form in written)

@@ -21,7 +21,7 @@ _EXACT_DIGITS = 15
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 # Hours end at 23 and seconds at 59 here, because fromisoformat takes 24:00 in later Pythons only.
-_TIME = re.compile(
+ISO_TIME = re.compile(
     r"\d{4}-\d\d-\d\dT(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.,]\d{1,9})?)?"
     r"(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?",
     re.ASCII,
@@ -203,7 +203,7 @@ def time_reader(limits: DecodingLimits, ingestion_ts: datetime) -> Callable[[obj
         latest = ingestion_ts.astimezone(UTC) + limits.max_ahead
     except OverflowError:
         latest = datetime.max.replace(tzinfo=UTC)
-    matches = _TIME.fullmatch
+    matches = ISO_TIME.fullmatch
 
     def read_time(value: object, field: str) -> datetime:
         if type(value) is not str:

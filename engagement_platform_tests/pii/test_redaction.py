@@ -114,6 +114,14 @@ def test_a_declared_value_is_looked_for_in_all_other_fields() -> None:
     assert taken({**EVENT, "email": 5551234, "n": 5551234, "m": 55512340}).clean == {**EVENT, "m": 55512340}
 
 
+@pytest.mark.parametrize(
+    "text", ["a%20Canary", "a \uff23anary", "a \\u0043anary", "YSBDYW5hcnk=", "/v1/WW9lIGEgQ2FuYXJ5"]
+)
+def test_a_declared_value_is_found_also_where_it_stands_encoded(text: str) -> None:
+    done = taken({**EVENT, "player": {"name": "A Canary"}, "seen": [text, "by others"]})
+    assert done.clean == {**EVENT, "player": {}, "seen": ["by others"]}
+
+
 def test_a_short_declared_value_takes_nothing_else_with_it() -> None:
     event = {**EVENT, "player": {"name": "Al"}, "map": "Alps", "email": "12345", "n": 12345}
     assert taken(event).clean == {**EVENT, "player": {}, "map": "Alps", "n": 12345}
@@ -192,6 +200,7 @@ NO_LOOK = [
     "3f2504e0-4f89-11d3-9a0c-0305e82c3301", "1763805600000", "1763805600", "1.2.3", "v1.22.333", "4111111111111112",
     "p-000000012345", "@everyone", "a@b", "std::vector", "00:1A:2B:3C:4D:5E", "1,234,567.89", "+5 levels", "::",
     "300.300.300.300", "1234-5678", "0.123456789012345", "100000000001", "20:15 on 03.04.2026 at 10 am",
+    "52.520008 13.404954", "a.b_c-d 12 34 56",
 ]  # fmt: skip
 
 
