@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -85,6 +86,27 @@ def test_a_version_can_be_read_and_restored_when_its_commit_is_older_than_remove
     assert [row["id"] for row in lake.read(table, quiet).collect()] == ["a"]
     restore(lake, table, quiet, Transaction("job/quiet", 2))
     assert rows_of(lake, table) == [("org", "a", 1, None)]
+
+
+def test_files_of_a_log_go_with_a_checkpoint_once_its_retention_is_over(lake: Lake) -> None:
+    table = named("aged")
+    lake.ensure(table)
+    lake.spark.sql(f"ALTER TABLE delta.`{lake.uri(table)}` SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    folder = Path(lake.uri(table)) / "_delta_log"
+    for number in range(3):
+        lake.append(frame(lake, [("org", f"{number}", 1, None)]), table, Transaction("job/aged", number), rows=1)
+    # Delta removes by whole days, so what is expired is a day older than the retention of 30.
+    long_ago = time.time() - timedelta(days=32).total_seconds()
+    for path in folder.rglob("*"):
+        # Each version a minute after the one before, as they were made.
+        version = re.search(r"\d{20}", path.name)
+        made = long_ago + 60 * int(version.group() if version else 0)
+        os.utime(path, (made, made))
+    for number in range(3, 6):
+        lake.append(frame(lake, [("org", f"{number}", 1, None)]), table, Transaction("job/aged", number), rows=1)
+    versions = {int(found.group()) for path in folder.iterdir() if (found := re.search(r"\d{20}", path.name))}
+    assert min(versions) == 4, "versions 0 to 4 are expired, and a checkpoint of 4 stands for all of them"
+    assert [row[1] for row in rows_of(lake, table)] == list("012345")
 
 
 def test_the_liquid_layout_clusters_by_organization_and_day(lake: Lake, tmp_path: Path) -> None:
