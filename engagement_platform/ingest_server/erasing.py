@@ -6,8 +6,6 @@ Deliveries wait meanwhile (`pii.erasure.erase`). What comes in later is discarde
 from __future__ import annotations
 
 import gzip
-import json
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,12 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engagement_platform.engine.durable_files import write_durably
-from engagement_platform.ingest_server.events import EventRefused, subject_of
 from engagement_platform.ingest_server.intake import SpoolSeal
 from engagement_platform.ingest_server.sinks import local_folder, objects, packed
 from engagement_platform.ingest_server.spool import Record, RecordKind, connected, empty, spool_folder, stored
 from engagement_platform.pii.declared import EVERY_TYPE, parts
-from engagement_platform.pii.erasure import Erasable, Subject, naming, reported
+from engagement_platform.pii.erasure import Erasable, Subject, is_event_of, naming, reported
 from engagement_platform.pii.keys import truncate_log
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.settings import Settings
@@ -86,13 +83,13 @@ class StoredObjects(Erasable):
 
     def _with(self, subject: Subject) -> Iterator[tuple[Path, int, list[bytes]]]:
         """Objects with events of the subject, how many those are, and the lines of others."""
-        pointer, words = parts(self.settings.pii.subject, EVERY_TYPE), naming(subject)
+        is_of = is_event_of(subject, parts(self.settings.pii.subject, EVERY_TYPE))
         self.stays.clear()
         for path in objects(local_folder(self.settings)):
             lines = kept = list[bytes]()
             with reported(str(path), self.stays):
                 read = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
-                lines, kept = read, [line for line in read if not _is_event_of(line, pointer, subject, words)]
+                lines, kept = read, [line for line in read if not is_of(line)]
             if len(kept) < len(lines):
                 yield path, len(lines) - len(kept), kept
 
@@ -102,21 +99,3 @@ def _is_of(record: Record, seal: SpoolSeal, subject: Subject) -> bool:
         return record.ref == subject.ref
     # Refused without a subject that could be read: in the vault, too, it is found by its text only.
     return naming(subject).search(seal.open(record)) is not None
-
-
-def _is_event_of(line: bytes, pointer: tuple[str, ...], subject: Subject, words: re.Pattern[bytes]) -> bool:
-    """Whether a line is an event of the subject, or none that can be read and names the subject."""
-    # Most lines have nothing of the id in them and need not be parsed; one that escapes characters does.
-    if subject.id.encode("utf-8", "surrogatepass") not in line and b"\\" not in line:
-        return False
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        event = None
-    if not isinstance(event, dict):
-        return words.search(line) is not None
-    try:
-        found = subject_of(event, pointer)
-    except EventRefused:
-        return False
-    return found == subject.id and subject.game in (None, event.get("game_id"))

@@ -11,7 +11,7 @@ import re
 import uuid
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -218,6 +218,33 @@ def is_named(pattern: re.Pattern[bytes], value: bytes | None) -> bool:
     except (ValueError, RecursionError):
         return False
     return pattern.search(plain.encode("utf-8", "surrogatepass")) is not None
+
+
+def is_event_of(who: Subject, path: Sequence[str]) -> Callable[[bytes], bool]:
+    """Says of a line whether it is an event of the subject, or none that can be read and names the subject.
+
+    path: where an event says whom it is about.
+    """
+    words, plain = naming(who), who.id.encode("utf-8", "surrogatepass")
+
+    def is_of(line: bytes) -> bool:
+        # Most lines have nothing of the id in them and need not be parsed; one that escapes characters does.
+        if plain not in line and b"\\" not in line:
+            return False
+        try:
+            event: object = json.loads(line)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict):
+            # Nobody can say of which game it is.
+            return words.search(line) is not None
+        found: object = event
+        for step in path:
+            found = found.get(step) if isinstance(found, dict) else None
+        value = str(found) if isinstance(found, int) and not isinstance(found, bool) else found
+        return value == who.id and who.game in (None, event.get("game_id"))
+
+    return is_of
 
 
 @contextmanager

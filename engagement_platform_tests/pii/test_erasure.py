@@ -333,11 +333,12 @@ def test_what_is_damaged_is_in_the_receipt_and_everything_else_is_erased(
 def test_a_line_that_is_no_json_goes_where_it_names_the_subject(pipe: Pipe, platform: Settings) -> None:
     pipe.send(*events_of("amy"))
     lines = [b'{"player_id": "bob-canary", broken', b"[1, ", b'["bob-canary"]', b'{"about": "bob-canary2"']
+    lines += [b"[" * 100_000 + b'"\\"', b"[" * 100_000 + b'"bob-canary"']
     (pipe.games / "events" / "odd.json.gz").write_bytes(packed([line + b"\n" for line in lines]))
     place, who = StoredObjects(platform), subject(pipe.vault, "bob-canary", None)
-    assert (place.erase(who), place.left(who), place.stays) == (2, 0, [])
+    assert (place.erase(who), place.left(who), place.stays) == (3, 0, [])
     left = gzip.decompress((pipe.games / "events" / "odd.json.gz").read_bytes()).splitlines()
-    assert left == [lines[1], lines[3]]
+    assert left == [lines[1], lines[3], lines[4]]
 
 
 def test_a_receipt_names_every_table_of_the_lake_and_whether_the_erasure_covers_it(

@@ -5,7 +5,6 @@ Found by a listing, since an erasure is rare. Tables are `erasing`; objects of t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from engagement_platform.engine.database import open_engine, utc_now
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.declared import EVERY_TYPE, parts
-from engagement_platform.pii.erasure import Erasable, Subject, naming, nobody_writes
+from engagement_platform.pii.erasure import Erasable, Subject, is_event_of, nobody_writes
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.objects import BATCH, options_of, state_of
@@ -39,6 +38,8 @@ _ANNOUNCED_WITHIN = timedelta(hours=1)
 _LONGEST_IN_QUEUE = timedelta(days=14)
 """SQS keeps no message longer."""
 _KEPT_HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentType", "Metadata", "StorageClass")
+_ARCHIVED = ("GLACIER", "DEEP_ARCHIVE")
+"""Storage classes whose objects can be read once they are restored only: what is written anew has to be looked at."""
 
 
 class RawObjectsNotErased(PlatformError):
@@ -87,54 +88,48 @@ class RawObjects(Erasable):
         with nobody_writes(self.settings, (self.feed.quarantine.name,)) as (lease,):
             for file in self._listed():
                 lease.check()
-                found, broken = self._look(file, subject)
-                if not found and not broken:
+                found, stays = self._look(file, subject)
+                if not found and not stays:
                     continue
                 self._seen[file.key] = file
-                if broken:
-                    self.stays.append(
-                        f"{file.url} is damaged, so that it cannot be written anew. Restore it, or delete it; then "
-                        "erase again."
-                    )
-                elif self._is_unread(file):
-                    self.stays.append(
+                if not stays and self._is_unread(file):
+                    stays.append(
                         f"{file.url} was not read yet. `engagement-platform run {self.feed.job} --until-idle`, which "
                         "drops the events; then erase again."
                     )
-                else:
-                    self._write_anew(file, subject)
-                    self.objects.append(file.url)
-                    gone += found
+                if not stays:
+                    with _readable(file.url, stays):
+                        self._write_anew(file, subject)
+                        self.objects.append(file.url)
+                        gone += found
+                self.stays += stays
         return gone
 
     def left(self, subject: Subject) -> int:
-        """How many events of the player there are, one at least in a damaged object; right after an erasure only in the
-        objects that had any."""
+        """How many events of the player there are, one at least in an object that cannot be read; right after an erasure
+        only in the objects that had any."""
         files = self._listed() if self._seen is None else [replace(file, etag=None) for file in self._seen.values()]
-        return sum(max(found, broken) for found, broken in (self._look(file, subject) for file in files))
+        return sum(max(found, len(stays)) for found, stays in (self._look(file, subject) for file in files))
 
     def _listed(self) -> list[S3File]:
         return objects_below(self.settings, self.settings.games.prefix)
 
-    def _look(self, file: S3File, subject: Subject) -> tuple[int, bool]:
-        """(events of the player, whether the object broke off)."""
-        is_of, found = self._is_of(subject), 0
-        try:
-            with self._content(file)[0] as content:
-                for line in decompressed(content, file.key):
-                    found += is_of(line)
-        except BROKEN:
-            return found, True
-        return found, False
+    def _look(self, file: S3File, subject: Subject) -> tuple[int, list[str]]:
+        """(events of the player, why the object stays where it cannot be read)."""
+        is_of, found, stays = self._is_of(subject), 0, list[str]()
+        with _readable(file.url, stays), self._content(file)[0] as content:
+            for line in decompressed(content, file.key):
+                found += is_of(line)
+        return found, stays
 
     def _content(self, file: S3File) -> tuple[BinaryIO, Mapping[str, Any]]:
         """The object from its beginning, on this machine, and how it was stored."""
         content = cast(BinaryIO, SpooledTemporaryFile(_IN_MEMORY_BYTES))  # noqa: SIM115
-        with _named_if_refused(file.url):
-            answer = self._s3.get_object(Bucket=file.bucket, Key=file.key)
-            copyfileobj(answer["Body"], content, 1024 * 1024)
+        answer = self._s3.get_object(Bucket=file.bucket, Key=file.key)
+        copyfileobj(answer["Body"], content, 1024 * 1024)
         content.seek(0)
-        return content, {name: answer[name] for name in _KEPT_HEADERS if answer.get(name)}
+        kept = {name: answer[name] for name in _KEPT_HEADERS if answer.get(name)}
+        return content, {name: value for name, value in kept.items() if value not in _ARCHIVED}
 
     def _write_anew(self, file: S3File, subject: Subject) -> None:
         is_of = self._is_of(subject)
@@ -193,28 +188,7 @@ class RawObjects(Erasable):
         return client("s3", options_of(self.settings))
 
     def _is_of(self, subject: Subject) -> Callable[[bytes], bool]:
-        """Whether a line is an event of the player, or none that can be read and names the player."""
-        path, words = parts(self.settings.pii.subject, EVERY_TYPE), naming(subject)
-        plain = subject.id.encode("utf-8", "surrogatepass")
-
-        def is_of(line: bytes) -> bool:
-            # Most lines have nothing of the id in them and need not be parsed; one that escapes characters does.
-            if plain not in line and b"\\" not in line:
-                return False
-            try:
-                event: object = json.loads(line)
-            except ValueError:
-                event = None
-            if not isinstance(event, dict):
-                # Nobody can say of which game it is.
-                return words.search(line) is not None
-            found: object = event
-            for step in path:
-                found = found.get(step) if isinstance(found, dict) else None
-            value = str(found) if isinstance(found, int) and not isinstance(found, bool) else found
-            return value == subject.id and subject.game in (None, event.get("game_id"))
-
-        return is_of
+        return is_event_of(subject, parts(self.settings.pii.subject, EVERY_TYPE))
 
 
 @contextmanager
@@ -223,4 +197,28 @@ def _named_if_refused(url: str) -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, ClientError) as failed:
+        raise RawObjectsNotErased(url, reason_of(failed)) from failed
+
+
+@contextmanager
+def _readable(url: str, stays: list[str]) -> Iterator[None]:
+    """Add to `stays` why an object cannot be read, where that ends the block; one that is gone meanwhile is no reason.
+
+    Raises RawObjectsNotErased where S3 does not answer.
+    """
+    try:
+        yield
+    except BROKEN:
+        stays.append(
+            f"{url} is damaged, so that it cannot be written anew. Restore it, or delete it; then erase again."
+        )
+    except ClientError as refused:
+        # Of what S3 says the code only: its words may name who asked.
+        code = refused.response.get("Error", {}).get("Code", "unknown")
+        if code != "NoSuchKey":
+            stays.append(
+                f"S3 does not hand out {url} ({code}), and it may have more of the player. Restore it, grant "
+                "s3:GetObject, or delete it; then erase again."
+            )
+    except BotoCoreError as failed:
         raise RawObjectsNotErased(url, reason_of(failed)) from failed

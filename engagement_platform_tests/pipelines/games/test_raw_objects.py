@@ -8,7 +8,9 @@ import json
 import lzma
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +22,13 @@ from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing import erase as erasures
 from engagement_platform.pii.erasure import Subject
+from engagement_platform.pipelines.games import raw_objects
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.objects import BATCH
 from engagement_platform.pipelines.games.raw_objects import RawObjects
 from engagement_platform.pipelines.games.replay import BucketNotListed, LandedObjects, objects_below
 from engagement_platform.settings import GamesSettings, Settings
+from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.pipelines.games.conftest import World
 from engagement_platform_tests.pipelines.games.events import line
 
@@ -236,3 +240,34 @@ def test_nothing_is_written_anew_in_the_middle_of_a_batch_or_without_the_right_t
     with pytest.raises(BucketNotListed, match="NoSuchBucket"):
         RawObjects(elsewhere, shipped(elsewhere)).erase(Subject(BOB, "ref"))
     assert bucket.lines("a.json") != [b""]
+
+
+def test_one_object_that_cannot_be_read_or_is_gone_meanwhile_ends_nothing(
+    moto: Moto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does a line that is nested too deep, which goes where it names the player."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
+    s3, name = moto.client("s3"), "one-bad-object"
+    s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    settings = Settings(home=tmp_path, games=GamesSettings(bucket=name, queue_url=f"{moto.endpoint}/1/none"))
+    deep, bobs = b"[" * 100_000, b'{"player_id": "%s"}' % BOB.encode()
+    for key, content in {"a": deep + b'"\\"\n' + bobs, "c": deep + b'"%s"' % BOB.encode(), "d": bobs}.items():
+        s3.put_object(Bucket=name, Key=f"events/{key}", Body=content)
+    s3.put_object(Bucket=name, Key="events/b", Body=bobs, StorageClass="GLACIER")
+    there = objects_below(settings, "events/")
+    listed = [*there[:2], replace(there[0], key="events/gone"), *there[2:]]
+    monkeypatch.setattr(raw_objects, "objects_below", lambda *_: listed)
+    # Nobody has read these objects, but after two weeks no message about them is in the queue.
+    monkeypatch.setattr(raw_objects, "utc_now", lambda: datetime.now(UTC) + timedelta(days=15))
+    place, bob = RawObjects(settings, shipped(settings)), Subject(BOB, "ref")
+    assert place.erase(bob) == 3
+    assert place.objects == [f"s3://{name}/events/{key}" for key in "acd"]
+    (sentence,) = place.stays
+    assert f"s3://{name}/events/b (InvalidObjectState)" in sentence
+    assert [place.left(bob), RawObjects(settings, shipped(settings)).left(bob)] == [1, 1]
+    found = {key: s3.get_object(Bucket=name, Key=f"events/{key}")["Body"].read() for key in "acd"}
+    assert found == {"a": deep + b'"\\"\n', "c": b"", "d": b""}
+    s3.restore_object(Bucket=name, Key="events/b", RestoreRequest={"Days": 1})
+    again = RawObjects(settings, shipped(settings))
+    assert (again.erase(bob), again.stays, again.left(bob)) == (1, [], 0)
+
