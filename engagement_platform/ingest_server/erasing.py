@@ -15,10 +15,11 @@ from pathlib import Path
 from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.ingest_server.intake import SpoolSeal
 from engagement_platform.ingest_server.sinks import local_folder, objects, packed
-from engagement_platform.ingest_server.spool import Record, RecordKind, connected, empty, spool_folder, stored
+from engagement_platform.ingest_server.spool import Record, RecordKind, connected, empty, readable, spool_folder, stored
 from engagement_platform.pii.declared import EVERY_TYPE, parts
 from engagement_platform.pii.erasure import Erasable, Subject, is_event_of, naming, reported
 from engagement_platform.pii.keys import truncate_log
+from engagement_platform.pii.sealing import SealBroken
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.settings import Settings
 
@@ -31,16 +32,24 @@ class SpooledRecords(Erasable):
     name: str = "events in the spool"
 
     def erase(self, subject: Subject) -> int:
-        """Empty the subject's records where they are, and overwrite their bytes; how many. Raises SpoolDamaged."""
+        """Empty the subject's records where they are, and overwrite their bytes; how many.
+
+        Raises SpoolDamaged, SealBroken, after it emptied what can be read.
+        """
         if not self._path.exists():
             return 0
-        with closing(connected(self._path)) as connection:
-            count = empty(connection, list(self._found(connection, subject)))
-            truncate_log(connection)
-        return count
+        found: list[tuple[int, Record]] = []
+        with closing(connected(self._path)) as connection, readable(self._path):
+            try:
+                for each in self._found(connection, subject):
+                    found.append(each)
+            finally:
+                empty(connection, found)
+                truncate_log(connection)
+        return len(found)
 
     def left(self, subject: Subject) -> int:
-        """How many records of the subject wait. Raises SpoolDamaged."""
+        """How many records of the subject wait. Raises SpoolDamaged, SealBroken."""
         if not self._path.exists():
             return 0
         with closing(connected(self._path)) as connection:
@@ -53,9 +62,15 @@ class SpooledRecords(Erasable):
     def _found(self, connection: sqlite3.Connection, subject: Subject) -> Iterator[tuple[int, Record]]:
         (spool,) = connection.execute("SELECT id FROM spool").fetchone()
         seal = SpoolSeal(open_vault(self.settings).keyring.secret("spool"), spool)
+        broken: SealBroken | None = None
         for place, record in stored(self._path, connection):
-            if record.open and subject.game in (None, record.game) and _is_of(record, seal, subject):
-                yield place, record
+            try:
+                if record.open and subject.game in (None, record.game) and _is_of(record, seal, subject):
+                    yield place, record
+            except SealBroken as error:
+                broken = error
+        if broken is not None:
+            raise broken
 
 
 @dataclass

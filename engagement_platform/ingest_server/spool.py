@@ -131,7 +131,7 @@ class Spool:
         self.broken: str | None = None
         """Why nothing can be appended until the server starts again."""
         self.commits = 0
-        with _readable(self.path):
+        with readable(self.path):
             self._connection = connected(self.path)
             self._connection.executescript(_SCHEMA)
             found = self._connection.execute("SELECT id FROM spool").fetchone()
@@ -165,7 +165,7 @@ class Spool:
 
     def sealed(self) -> list[Segment]:
         """Segments that can be delivered, oldest first. Closes the current one when its time is over."""
-        with self._disk, _readable(self.path):
+        with self._disk, readable(self.path):
             self._close_when_due()
             current = self._current.number if self._current else -1
             rows = self._connection.execute(
@@ -253,23 +253,32 @@ def connected(path: Path) -> sqlite3.Connection:
     Raises SpoolDamaged.
     """
     connection = sqlite3.connect(path, timeout=_LOCKED_S, isolation_level=None, check_same_thread=False)
-    with _readable(path):
+    # By its checksum a record is known for changed; an error of decoding would hide all that come after it.
+    connection.text_factory = lambda text: text.decode(errors="replace")
+    with readable(path):
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
             connection.execute(f"PRAGMA {pragma}")
     return connection
 
 
 def stored(path: Path, connection: sqlite3.Connection, segment: int | None = None) -> Iterator[tuple[int, Record]]:
-    """(place, record) of one segment, or of all. Raises SpoolDamaged for a record that is not what was written."""
+    """(place, record) of one segment, or of all.
+
+    Raises SpoolDamaged: after all others for one that is not what was written, at once where SQLite cannot read on.
+    """
     where, values = ("", ()) if segment is None else ("WHERE segment = ?", (segment,))
-    with _readable(path):
+    changed: int | None = None
+    with readable(path):
         for place, kind, *rest, checksum in connection.execute(
             f"SELECT place, {_COLUMNS} FROM record {where} ORDER BY place", values
         ):
-            record = Record(RecordKind(kind), *rest)
-            if record.checksum != checksum:
-                raise SpoolDamaged(path, f"record {place} was changed")
-            yield place, record
+            record = Record(kind, *rest)
+            if record.checksum == checksum:
+                yield place, record._replace(kind=RecordKind(kind))
+            else:
+                changed = place if changed is None else changed
+    if changed is not None:
+        raise SpoolDamaged(path, f"record {changed} was changed")
 
 
 def empty(connection: sqlite3.Connection, found: Iterable[tuple[int, Record]]) -> int:
@@ -296,7 +305,8 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def readable(path: Path) -> Iterator[None]:
+    """Raise SpoolDamaged where SQLite finds the file damaged."""
     try:
         yield
     except sqlite3.DatabaseError as error:

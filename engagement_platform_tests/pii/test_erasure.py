@@ -8,6 +8,7 @@ import json
 import os
 import pwd
 import shutil
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -24,7 +25,8 @@ from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObje
 from engagement_platform.ingest_server.events import Sent
 from engagement_platform.ingest_server.intake import Intake
 from engagement_platform.ingest_server.sinks import FolderSink, packed
-from engagement_platform.ingest_server.spool import Spool, spool_folder
+from engagement_platform.ingest_server.spool import Spool, connected, spool_folder
+from engagement_platform.ingest_server.spool import stored as stored_in
 from engagement_platform.lake.contract import Table
 from engagement_platform.pii.erasure import Erasable, Subject, erase, expire_refused, subject, unattributed
 from engagement_platform.pii.keys import Owner
@@ -144,6 +146,30 @@ def test_what_waits_in_the_spool_is_emptied_and_the_rest_is_delivered(
     refused = pipe.vault.refused("puzzle", purpose="support", reader="test")
     assert len(refused) == 2
     assert not any(b"bob" in body for _, body in refused)
+
+
+@pytest.mark.parametrize(
+    "damage", ["game = CAST(x'ff' AS TEXT)", "kind = 'X'", "hour = 7", "sealed = x'00', checksum = {checksum}"]
+)
+def test_records_of_the_spool_around_a_damaged_one_are_emptied_and_the_damage_is_said(
+    pipe: Pipe, platform: Settings, damage: str
+) -> None:
+    """Changed on the disk, or whole and sealed with another key: then it may be of anybody."""
+    pipe.send(*events_of("bob"), "a text about nobody", *events_of("bob"), deliver=False)
+    path, spooled = spool_folder(platform) / "spool.db", SpooledRecords(platform)
+    with closing(connected(path)) as connection:
+        (fifth,) = [record for place, record in stored_in(path, connection) if place == 5]
+        checksum = fifth._replace(sealed=b"\0").checksum
+        connection.execute(f"UPDATE record SET {damage.format(checksum=checksum)} WHERE place = 5")
+    assert len(places_with([path.parent], [b"bob-1", b"bob-2"])) > 0, "nothing was planted"
+    _, done = erase(pipe.vault, subject(pipe.vault, "bob-canary", None), [spooled])
+    (one,) = [one for one in done if one.name == spooled.name]
+    assert one.left == len(one.stays) == 1
+    assert ("record 5 was changed" in one.stays[0]) == ("checksum" not in damage)
+    assert places_with([path.parent], [b"bob-1", b"bob-2"]) == []
+    with closing(sqlite3.connect(path)) as connection:
+        emptied = connection.execute("SELECT place FROM record WHERE open = x'' ORDER BY place").fetchall()
+    assert [place for (place,) in emptied] == [1, 2, 3, 4, 6, 7, 8, 9]
 
 
 def test_a_subject_erased_in_one_game_stays_in_the_others(pipe: Pipe, platform: Settings) -> None:

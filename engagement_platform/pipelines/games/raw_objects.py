@@ -106,8 +106,10 @@ class RawObjects(Erasable):
         return gone
 
     def left(self, subject: Subject) -> int:
-        """How many events of the player there are, one at least in an object that cannot be read; right after an erasure
-        only in the objects that had any."""
+        """How many events of the player there are, one at least in an object that cannot be read.
+
+        Right after an erasure only in the objects that had any.
+        """
         files = self._listed() if self._seen is None else [replace(file, etag=None) for file in self._seen.values()]
         return sum(max(found, len(stays)) for found, stays in (self._look(file, subject) for file in files))
 

@@ -270,4 +270,3 @@ def test_one_object_that_cannot_be_read_or_is_gone_meanwhile_ends_nothing(
     s3.restore_object(Bucket=name, Key="events/b", RestoreRequest={"Days": 1})
     again = RawObjects(settings, shipped(settings))
     assert (again.erase(bob), again.stays, again.left(bob)) == (1, [], 0)
-
