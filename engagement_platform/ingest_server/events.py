@@ -35,18 +35,17 @@ class Refused(StrEnum):
     TOO_DEEP = "too_deep", "It is nested too deep."
     TOO_LARGE = "too_large", "The event is too large."
     TOO_MANY_VALUES = "too_many_values", "The event has too many values."
-    BAD_ID = "bad_event_id", "event_id is missing, or no text of 1 to 256 characters without controls and blank ends."
+    BAD_ID = "bad_event_id", "event_id is missing, empty, too long or no text, or has controls or blank ends."
     BAD_TYPE = "bad_event_type", "event_type is missing, or not small letters, digits and _ (up to 64, a letter first)."
     BAD_TIME = "bad_event_ts", "event_ts is missing, or no ISO 8601 time with an offset."
     TIME_OUT_OF_RANGE = "time_out_of_range", "event_ts is before the year 2000, or too far ahead."
     WRONG_GAME = "wrong_game", "game_id is not the game of the API key."
-    BAD_SUBJECT = "bad_subject", "Whom the event is about is no text like event_id's, and no whole number."
+    BAD_SUBJECT = "bad_subject", "Whom the event is about is no text like event_id's, and no whole number as short."
     PII_FOUND = "pii_found", "A field that nobody declared looks like personal data."
     PII_IN_ID = "pii_in_id", "A field that an event cannot do without holds personal data."
 
 
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,63}")
-_ID_LENGTH = 256
 
 
 class EventRefused(Exception):
@@ -121,7 +120,15 @@ def _parsed(body: bytes) -> object:
 
 
 def check(
-    sent: Sent, game: str, now: datetime, *, max_bytes: int, max_depth: int, max_values: int, max_ahead: timedelta
+    sent: Sent,
+    game: str,
+    now: datetime,
+    *,
+    max_bytes: int,
+    max_depth: int,
+    max_values: int,
+    max_id_length: int,
+    max_ahead: timedelta,
 ) -> None:
     """Raise EventRefused with the first rule that is broken; now: the server's clock, UTC."""
     if sent.reason is not None:
@@ -137,7 +144,7 @@ def check(
     # Every value but the first has a comma before it.
     if text.count(b",") >= max_values and _values(event) > max_values:
         raise EventRefused(Refused.TOO_MANY_VALUES)
-    if not _is_id(event.get("event_id")):
+    if not _is_id(event.get("event_id"), max_id_length):
         raise EventRefused(Refused.BAD_ID)
     event_type = event.get("event_type")
     if not isinstance(event_type, str) or not _TYPE.fullmatch(event_type):
@@ -177,7 +184,7 @@ def as_it_was(sent: Sent) -> bytes:
         return b"nested too deep to be written again"
 
 
-def subject_of(event: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
+def subject_of(event: Mapping[str, Any], path: tuple[str, ...], max_id_length: int) -> str | None:
     """Whom an event is about; None when it does not say. A number is its digits. Raises EventRefused."""
     found: object = event
     for step in path:
@@ -185,15 +192,15 @@ def subject_of(event: Mapping[str, Any], path: tuple[str, ...]) -> str | None:
     if found is None:
         return None
     if isinstance(found, int) and not isinstance(found, bool):
-        return str(found)
-    if not _is_id(found):
+        found = str(found)
+    if not _is_id(found, max_id_length):
         raise EventRefused(Refused.DUPLICATE_KEY if isinstance(found, Doubled) else Refused.BAD_SUBJECT)
     return str(found)
 
 
-def _is_id(value: object) -> bool:
+def _is_id(value: object, max_length: int) -> bool:
     try:
-        return bool(read_id(value, "", _ID_LENGTH))
+        return bool(read_id(value, "", max_length))
     except strict_json.Refused:
         return False
 

@@ -72,6 +72,8 @@ class Intake:
 
     def __init__(self, settings: Settings, keyring: Keyring, spool: str) -> None:
         self._limits, self._unknown = settings.ingest_server, settings.pii.unknown
+        # An erasure and the jobs go by it, too: what is taken in here can be found and erased there.
+        self._max_id_length = settings.decoding.max_id_length
         self._declared = declarations(settings.pii.fields, settings.pii.safe, settings.pii.subject)
         self._keyring = keyring
         self._seal = SpoolSeal(keyring.secret("spool"), spool)
@@ -85,7 +87,7 @@ class Intake:
             event = one.value if isinstance(one.value, dict) else {}
             ref = ""
             try:
-                subject = subject_of(event, self._declared.subject_parts)
+                subject = subject_of(event, self._declared.subject_parts, self._max_id_length)
                 ref = "" if subject is None else self._keyring.ref(subject)
                 taken.records.append(self._accepted(taken, game, one, ref, now))
                 taken.accepted += 1
@@ -104,7 +106,7 @@ class Intake:
         check(
             sent, game, now,
             max_bytes=limits.max_event_bytes, max_depth=limits.max_depth, max_values=limits.max_values,
-            max_ahead=limits.max_ahead,
+            max_id_length=self._max_id_length, max_ahead=limits.max_ahead,
         )  # fmt: skip
         event = cast(dict[str, Any], sent.value)
         redacted = redact(event, self._declared.rules(event["event_type"]), self._unknown, self._keyring.digest)
@@ -126,7 +128,7 @@ class Intake:
     ) -> None:
         # The event's own id, for the sender to find it by; half a surrogate pair cannot be answered in UTF-8.
         event_id = sent.value.get("event_id") if isinstance(sent.value, dict) else None
-        event_id = event_id if isinstance(event_id, str) and len(event_id) <= 256 else None
+        event_id = event_id if isinstance(event_id, str) and len(event_id) <= self._max_id_length else None
         event_id = event_id and event_id.encode(errors="replace").decode()
         why = {"reason_code": refused.reason, "reason": refused.reason.sentence}
         taken.refused.append(RefusedEvent(index=index, event_id=event_id, field=refused.field, **why))

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,10 @@ from engagement_platform.ingest_server.events import (
     sent_as_lines,
     subject_of,
 )
+from engagement_platform.ingest_server.intake import Intake
 from engagement_platform.ingest_server.limits import Allowance, Turned, whole_body
+from engagement_platform.pii.vault import IdRefused, checked_id, open_vault
+from engagement_platform.settings import DecodingSettings, Settings
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 GOOD = {"event_id": "e", "event_type": "sale", "event_ts": "2026-11-22T12:00:00Z"}
@@ -32,7 +36,10 @@ GOOD = {"event_id": "e", "event_type": "sale", "event_ts": "2026-11-22T12:00:00Z
 
 def verdict(sent: Sent) -> str | None:
     try:
-        check(sent, "puzzle", NOW, max_bytes=500, max_depth=4, max_values=9, max_ahead=timedelta(days=1))
+        check(
+            sent, "puzzle", NOW,
+            max_bytes=500, max_depth=4, max_values=9, max_id_length=256, max_ahead=timedelta(days=1),
+        )  # fmt: skip
     except EventRefused as refused:
         return str(refused.reason)
     return None
@@ -143,12 +150,26 @@ def test_events_are_read_as_they_were_sent(events: list[dict[str, object]]) -> N
 
 
 def test_a_subject_is_a_text_or_a_whole_number() -> None:
-    assert subject_of({"player": {"id": "p"}}, ("player", "id")) == "p"
-    assert subject_of({"player_id": 17}, ("player_id",)) == "17"
-    assert subject_of({"player": 3}, ("player", "id")) is None
-    for wrong in (True, 1.5, "", {"a": 1}, "a\x00b"):
+    assert subject_of({"player": {"id": "p"}}, ("player", "id"), 2) == "p"
+    assert subject_of({"player_id": 17}, ("player_id",), 2) == "17"
+    assert subject_of({"player": 3}, ("player", "id"), 2) is None
+    for wrong in (True, 1.5, "", {"a": 1}, "\x00b", "abc", 170, -17):
         with pytest.raises(EventRefused):
-            subject_of({"player_id": wrong}, ("player_id",))
+            subject_of({"player_id": wrong}, ("player_id",), 2)
+
+
+def test_ids_that_an_erasure_would_refuse_are_refused_at_the_door(tmp_path: Path) -> None:
+    strict = Settings(home=tmp_path, decoding=DecodingSettings(max_id_length=64))
+    intake = Intake(strict, open_vault(strict).keyring, "spool")
+    events = [{**GOOD, "player_id": id_} for id_ in ("p" * 64, "p" * 65, 10**63, 10**64)]
+    events += [{**GOOD, "event_id": "e" * length} for length in (64, 65)]
+    taken = intake.take("puzzle", [Sent(each) for each in events], NOW)
+    assert [(one.index, one.reason_code) for one in taken.refused] == [
+        (1, "bad_subject"), (3, "bad_subject"), (5, "bad_event_id"),
+    ]  # fmt: skip
+    for given in ("p" * 65, str(10**64)):
+        with pytest.raises(IdRefused):
+            checked_id(given, "The subject's id", strict)
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 30)), max_size=20))
