@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
+import pkgutil
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
@@ -15,6 +17,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from benchmarks.perftest.timer import TIMER
+from engagement_platform import lake as lakes
+from engagement_platform import maintenance, pii, pipelines
+from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.maintenance.importing.files import ImportRefused, Source, find
 from engagement_platform.maintenance.importing.job import (
@@ -26,6 +32,8 @@ from engagement_platform.maintenance.importing.job import (
     import_into,
 )
 from engagement_platform.maintenance.importing.rows import inferred
+from engagement_platform.pipelines.kafka_tables.tables import OURS
+from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import Settings
 from engagement_platform_tests.maintenance.importing.stores import (
     called,
@@ -163,3 +171,19 @@ def test_columns_are_the_narrowest_that_hold_all_and_come_back_as_they_were_prin
     assert rows[2]["at"] == datetime.fromisoformat("2026-11-01T23:30:00+00:00")
     assert [rows[n]["what"] for n in (1, 2)] == ["x", "5"]
     assert [rows[n]["more"] for n in (1, 2, 3)] == [None, {"a": 1, "b": None}, {"a": None, "b": [True]}]
+
+
+def groups_of_its_own() -> set[str]:
+    """First parts of the names of all tables that a module of the platform has, by itself or as an entity's."""
+    packages = (lakes, maintenance, pii, pipelines)
+    names = [found.name for each in packages for found in pkgutil.walk_packages(each.__path__, f"{each.__name__}.")]
+    values = [value for name in names for value in vars(importlib.import_module(name)).values()]
+    tables = [TIMER, *(value for value in values if isinstance(value, Table))]
+    tables += [value.changeset for value in values if isinstance(value, Entity)]
+    return {table.key[0] for table in tables}
+
+
+def test_no_import_goes_where_the_platform_keeps_tables_of_its_own() -> None:
+    groups = groups_of_its_own()
+    assert {group for group in groups if called("store", f"{group}/clicks", "--yes").exit_code == 2} == groups
+    assert groups == OURS, "a name is reserved for nothing"
