@@ -174,15 +174,13 @@ def _covered(settings: Settings, reached: Sequence[erasure.Erasable], done: Sequ
     undone |= {name for place in reached if isinstance(place, SubjectTables) for name in place.damaged}
     of_tables = [place for place in reached if isinstance(place, Tables)]
     looked_into = {VAULT.name, REFUSED.name, *(table.name for place in of_tables for table in place.tables())}
-    # A listing goes two folders deep; declared names may go deeper.
-    deeper = (name for name in declarations(settings).tables if log.newest_entry(f"{settings.lake}/{name}") is not None)
 
     def state(name: str) -> str:
         if name in looked_into:
             return NOT_DONE if name in undone else COVERED
         return WITHOUT if name in _WITHOUT_PERSONAL_COLUMNS else NOT_COVERED
 
-    return {name: state(name) for name in sorted({*log.tables(settings.lake), *deeper})}
+    return {name: state(name) for name in log.tables_anywhere(settings.lake)}
 
 
 def _not_reached(settings: Settings, request: Request, tables: Mapping[str, str]) -> list[str]:

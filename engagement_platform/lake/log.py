@@ -261,6 +261,23 @@ def tables(root: str) -> list[str]:
     )
 
 
+def tables_anywhere(root: str) -> list[str]:
+    """Names of all tables below a root, also where none belongs; sorted. The folders of a table are not walked into."""
+    filesystem, path = opened(root)
+
+    def below(name: str) -> Iterator[str]:
+        folders = _folders(filesystem, f"{path}/{name}")
+        if "_delta_log" in folders:
+            yield name
+        else:
+            for folder in folders:
+                yield from below(f"{name}/{folder}")
+
+    stray = (name for group in _folders(filesystem, path) for name in below(group))
+    # A group stays one, whoever put a table into its place.
+    return sorted({*tables(root), *stray})
+
+
 def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
     return [info.base_name for info in listed(filesystem, path) if info.type == pafs.FileType.Directory]
 

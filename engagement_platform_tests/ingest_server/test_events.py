@@ -167,9 +167,9 @@ def test_ids_that_an_erasure_would_refuse_are_refused_at_the_door(tmp_path: Path
     assert [(one.index, one.reason_code) for one in taken.refused] == [
         (1, "bad_subject"), (3, "bad_subject"), (5, "bad_event_id"),
     ]  # fmt: skip
-    for given in ("p" * 65, str(10**64)):
+    for refused in ("p" * 65, str(10**64)):
         with pytest.raises(IdRefused):
-            checked_id(given, "The subject's id", strict)
+            checked_id(refused, "The subject's id", strict)
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 30)), max_size=20))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -167,3 +168,26 @@ def test_a_table_that_is_made_while_it_is_looked_for_is_there_or_not_and_nothing
         ended.set()
         maker.join()
     assert seen <= {None, 7}
+
+
+@pytest.mark.parametrize("on_s3", [False, True])
+def test_tables_are_found_however_deep_and_folders_of_a_table_are_not_looked_into(
+    on_s3: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = str(tmp_path / "lake")
+    if on_s3:
+        moto = request.getfixturevalue("moto")
+        monkeypatch.setenv("AWS_ENDPOINT_URL", moto.endpoint)
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        where = {"LocationConstraint": os.environ["AWS_DEFAULT_REGION"]}
+        moto.client("s3").create_bucket(Bucket="deep-lake", CreateBucketConfiguration=where)
+        root = "s3a://deep-lake/lake"
+    rows = pa.table({"id": [1], "day": ["a"]})
+    for name in ("alone", "group", "group/table", "deep/er/than/that", "other/table", "other/x/table/day=a/in_it"):
+        write_deltalake(log.storage_uri(f"{root}/{name}"), rows, partition_by=["day"])
+    write_deltalake(log.storage_uri(f"{root}/other/x/table"), rows, partition_by=["day"])
+    assert log.tables(root) == ["group/table", "other/table"]
+    assert log.tables_anywhere(root) == [
+        "alone", "deep/er/than/that", "group", "group/table", "other/table", "other/x/table",
+    ]  # fmt: skip
+    assert log.tables_anywhere(f"{root}/nothing") == []
