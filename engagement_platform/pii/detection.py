@@ -101,13 +101,18 @@ def looks_like(text: str, field: str = "") -> Kind | None:
     return None
 
 
-@lru_cache(maxsize=10_000)
 def says_phone(field: str) -> bool:
     """Whether the name of a field, in snake_case or camelCase, says that phone numbers are in it or below it.
 
     >>> [says_phone(name) for name in ("contactMobile", "phone_numbers", "telNr", "hotel", "mobile_web", "iPhone")]
     [True, True, True, False, False, False]
     """
+    # Names come again and again; long ones are not kept, or a sender could fill the memory with them.
+    return _name_says_phone(field) if len(field) <= 64 else _name_says_phone.__wrapped__(field)
+
+
+@lru_cache(maxsize=10_000)
+def _name_says_phone(field: str) -> bool:
     return _SAYS_PHONE.search(_HUMP.sub("_", field)) is not None
 
 

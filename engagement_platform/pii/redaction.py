@@ -6,7 +6,7 @@ Pure functions. What is personal data is `declared`, what looks like it is `dete
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, cast
@@ -19,6 +19,10 @@ Policy = Literal["drop", "hash", "reject"]
 
 LEAST_COPY, LEAST_COPY_OF_DIGITS = 4, 6
 """Shorter declared values are not looked for in other fields: a player called Al would lose half of them."""
+FEW = 16
+"""So many declared values are looked for one after the other, which takes less than `_Automaton` does."""
+LONGEST_NAME = 64
+"""What is found of longer names is not kept: a sender could fill the memory with them."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,8 @@ def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Ca
     """
     walk = _Walk(unknown, digest)
     clean = cast(dict[str, object], walk.through(event, (rules,), ()))
-    needles = tuple(dict.fromkeys(_needles(walk.values)))
-    if needles and _somewhere(clean, needles):
+    needles = frozenset(_needles(walk.values))
+    if len(needles) > FEW or _somewhere(clean, needles):
         clean = cast(
             dict[str, object], _Copies(unknown, digest, walk.findings, needles=needles).through(clean, (rules,), ())
         )
@@ -146,7 +150,8 @@ class _Walk:
 
     def look_at_key(self, key: str, *, above: bool) -> Kind | None:
         """What the name of a field looks like. above: it is below a field that says phone."""
-        return _name_looks_like(key) or (looks_like(key, BELOW_PHONES) if above else None)
+        name_looks_like = _name_looks_like if len(key) <= LONGEST_NAME else looks_like
+        return name_looks_like(key) or (looks_like(key, BELOW_PHONES) if above else None)
 
     def treat(self, kind: Kind, value: object, path: _Path, *, kept: bool) -> object:
         self.findings.append(Finding(kind, pointer_to(path), kept))
@@ -159,13 +164,19 @@ class _Walk:
 class _Copies(_Walk):
     """A second pass, for events in which a declared value stands somewhere else once more."""
 
-    needles: tuple[str, ...] = ()
+    needles: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._within = _Automaton(self.needles).within if len(self.needles) > FEW else self._one_by_one
+
+    def _one_by_one(self, text: str) -> bool:
+        return any(needle in text for needle in self.needles)
 
     def look(self, value: object, name: str, *, kept: bool) -> Kind | None:  # noqa: ARG002
         if isinstance(value, str):
             forms = [form.casefold() for form in (value, *decoded(value))]
             # In ids only the whole value counts: four letters occur in a random one by chance.
-            found = any(needle == form if kept else needle in form for form in forms for needle in self.needles)
+            found = not self.needles.isdisjoint(forms) if kept else any(map(self._within, forms))
         else:
             found = isinstance(value, int | float) and str(value) in self.needles
         return Kind.COPY if found else None
@@ -203,8 +214,52 @@ def _leaves(value: object) -> Iterator[str]:
         yield str(value)
 
 
-def _somewhere(clean: Mapping[str, object], needles: tuple[str, ...]) -> bool:
+class _Automaton:
+    """Looks for many texts at once, in time that goes with the length of what is searched, however many they are.
+
+    After Aho and Corasick, Efficient string matching, 1975. A state is the beginning of a text; 0 the empty one.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._next: list[dict[str, int]] = [{}]
+        self._found = [False]
+        for text in texts:
+            state = 0
+            for character in text:
+                if character not in self._next[state]:
+                    self._next[state][character] = len(self._next)
+                    self._next.append({})
+                    self._found.append(False)
+                state = self._next[state][character]
+            self._found[state] = True
+        # By state the longest proper suffix of it that is a beginning, too; shorter states come first.
+        self._shorter = [0] * len(self._next)
+        states = list(self._next[0].values())
+        for state in states:
+            for character, longer in self._next[state].items():
+                self._shorter[longer] = self._after(self._shorter[state], character)
+                self._found[longer] |= self._found[self._shorter[longer]]
+                states.append(longer)
+
+    def _after(self, state: int, character: str) -> int:
+        while state and character not in self._next[state]:
+            state = self._shorter[state]
+        return self._next[state].get(character, 0)
+
+    def within(self, text: str) -> bool:
+        """Whether one of the texts is in this one."""
+        state = 0
+        for character in text:
+            state = self._after(state, character)
+            if self._found[state]:
+                return True
+        return False
+
+
+def _somewhere(clean: Mapping[str, object], needles: Iterable[str]) -> bool:
     """Whether a needle is in the event at all; one pass of the interpreter's own code, before a second walk."""
+    if not needles:
+        return False
     text = json.dumps(clean, ensure_ascii=False)
     texts = [form.casefold() for form in (text, *decoded(text.replace("\\\\", "\\")))]
     written = {form for needle in needles for form in (needle, json.dumps(needle, ensure_ascii=False)[1:-1].casefold())}
