@@ -149,15 +149,17 @@ def settings_of(spec: Spec, settings: Settings, root: str) -> Settings:
         if (value := getattr(cluster, name)) is not None
     }
     changed["remote"] = _with_token(cluster)
-    changed["conf"] = {**settings.spark.conf, **{key: value.get_secret_value() for key, value in cluster.conf.items()}}
+    changed["conf"] = {**settings.spark.conf, **cluster.conf}
     return settings.model_copy(update={"lake_uri": root, "spark": settings.spark.model_copy(update=changed)})
 
 
-def _with_token(cluster: Cluster) -> str | None:
-    if cluster.remote is None or cluster.token is None:
-        return cluster.remote
+def _with_token(cluster: Cluster) -> SecretStr | None:
+    if cluster.remote is None:
+        return None
+    if cluster.token is None:
+        return SecretStr(cluster.remote)
     apart = "" if "/;" in cluster.remote else "/"
-    return f"{cluster.remote}{apart};token={quote(cluster.token.get_secret_value(), safe='')}"
+    return SecretStr(f"{cluster.remote}{apart};token={quote(cluster.token.get_secret_value(), safe='')}")
 
 
 def entity_of(spec: Spec, settings: Settings) -> Entity:
@@ -171,7 +173,7 @@ def entity_of(spec: Spec, settings: Settings) -> Entity:
 def secrets(spec: Spec, settings: Settings) -> list[str]:
     """Whatever must not be seen, in each form in which it may turn up; longest first."""
     values = [value.get_secret_value() for key, value in spec.cluster.conf.items() if _SECRET_NAME.search(key)]
-    values += [value for key, value in settings.spark.conf.items() if _SECRET_NAME.search(key)]
+    values += [value for key, value in settings.spark.own_conf.items() if _SECRET_NAME.search(key)]
     if spec.cluster.token is not None:
         values.append(spec.cluster.token.get_secret_value())
     return sorted({form for value in values if value for form in _forms(value)}, key=len, reverse=True)
@@ -204,11 +206,11 @@ def parameters(spec: Spec, settings: Settings, versions: Mapping[str, int]) -> d
         "versions": dict(versions),
         "show_rows": spec.show_rows,
         "spark": {
-            "remote": None if spark.remote is None else spark.remote.split(";")[0].rstrip("/"),
+            "remote": spark.endpoint,
             "master": None if spark.remote else spark.master,
             "driver_memory": None if spark.remote else spark.driver_memory,
             "shuffle_partitions": spark.shuffle_partitions,
-            "conf": {k: HIDDEN if _SECRET_NAME.search(k) else v for k, v in sorted(spark.conf.items())},
+            "conf": {k: HIDDEN if _SECRET_NAME.search(k) else v for k, v in sorted(spark.own_conf.items())},
         },
         "merge_on_read": settings.merge_on_read.model_dump(mode="json"),
         "layout": settings.layout.model_dump(mode="json"),

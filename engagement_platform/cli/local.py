@@ -22,7 +22,7 @@ def setup() -> None:
 
     settings = Settings()
     print(f"Java: {find_java()}")
-    given = settings.spark.conf.get("spark.jars.ivySettings")
+    given = settings.spark.own_conf.get("spark.jars.ivySettings")
     mirror = Path(given) if given else None
     if settings.spark.jar_folder is None:
         try:

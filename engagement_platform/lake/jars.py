@@ -103,7 +103,7 @@ def spark_jars(settings: Settings, source: str = "") -> list[Path]:
     Only very large organizations need GraphFrames, and not every mirror has it, so it is not downloaded here. Of two
     jars with one file name the one in the folder counts. Raises JarsUnavailable, JavaMissing.
     """
-    mirror, folder = settings.spark.conf.get("spark.jars.ivySettings"), settings.spark.jar_folder
+    mirror, folder = settings.spark.own_conf.get("spark.jars.ivySettings"), settings.spark.jar_folder
     given = [] if folder is None else _jars_in(folder.expanduser().absolute())
     if folder is not None and not given:
         raise JarsUnavailable(

@@ -5,6 +5,7 @@ Which jars there are is `jars`, starting a server is `local/connect`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -32,10 +33,9 @@ SAFE_LOG_STORES = frozenset({"io.delta.storage.S3DynamoDBLogStore"})
 class SparkUnavailable(PlatformError):
     """The Connect endpoint does not answer."""
 
-    def __init__(self, remote: str, cause: str) -> None:
-        self.remote = remote
+    def __init__(self, endpoint: str, cause: str) -> None:
         super().__init__(
-            f"No Spark Connect server answers at {remote} ({cause}). No table was changed. Start one with "
+            f"No Spark Connect server answers at {endpoint} ({cause}). No table was changed. Start one with "
             "`engagement-platform services`, or set ENGAGEMENT_PLATFORM_SPARK__REMOTE to yours; without that setting "
             "Spark starts in this process."
         )
@@ -101,7 +101,7 @@ def server_conf(settings: Settings, source: str = "") -> dict[str, str]:
         **session_conf(settings),
         **s3a_conf(settings.lake, os.environ),
         **s3a_conf(source, os.environ),
-        **settings.spark.conf,
+        **settings.spark.own_conf,
     }
 
 
@@ -170,9 +170,9 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 def build_remote(spark: SparkSettings, conf: dict[str, str]) -> SparkSession:
     """A new client session on the Connect server: its configuration, transaction ids and views are its own."""
-    assert spark.remote is not None
-    with _answering(spark.remote):
-        return _configured(SparkSession.Builder().remote(spark.remote).create(), conf)
+    assert spark.remote_url is not None
+    with _answering(spark):
+        return _configured(SparkSession.Builder().remote(spark.remote_url).create(), conf)
 
 
 def _configured(session: SparkSession, conf: dict[str, str]) -> SparkSession:
@@ -182,13 +182,13 @@ def _configured(session: SparkSession, conf: dict[str, str]) -> SparkSession:
 
 
 @contextmanager
-def _answering(remote: str) -> Iterator[None]:
+def _answering(spark: SparkSettings) -> Iterator[None]:
     """Raises SparkUnavailable where the server does not answer."""
     try:
         yield
     except Exception as error:
         if "UNAVAILABLE" in str(error) or "failed to connect" in str(error).lower():
-            raise SparkUnavailable(remote, type(error).__name__) from error
+            raise SparkUnavailable(str(spark.endpoint), type(error).__name__) from error
         raise
 
 
@@ -206,12 +206,12 @@ def spark_session(
     """
     # The driver of this process is stopped before its lease is given back.
     with ExitStack() as lease, ExitStack() as opened:
-        conf, remote, running = session_conf(settings), settings.spark.remote, SparkContext._active_spark_context
+        conf, remote, running = session_conf(settings), settings.spark.remote_url, SparkContext._active_spark_context
         if remote is not None and reads_only:
             session = build_remote(settings.spark, conf)
             opened.callback(session.stop)
         elif remote is not None:
-            with _answering(remote):
+            with _answering(settings.spark):
                 session = opened.enter_context(shared_session(settings, app_name, partial(_client, remote)))
                 _configured(session, conf)
         elif running is not None:
@@ -253,5 +253,13 @@ def lake_lease(settings: Settings, session: SparkSession, *, ends: bool) -> Iter
         yield
         return
     limits = {"ttl": stores.lake_lease_ttl, "wait": stores.lease_wait}
-    with driver_lease.held(lake, driver_id(session), settings.spark.remote or "", **limits, ends=ends):
+    with driver_lease.held(lake, driver_id(session), _server_name(settings.spark), **limits, ends=ends):
         yield
+
+
+def _server_name(spark: SparkSettings) -> str:
+    """A Connect server's endpoint, in the lease for all to read; empty for a Spark in this process."""
+    url, endpoint = spark.remote_url or "", spark.endpoint or ""
+    # A gateway has many servers at one endpoint, and parameters, of which some are secret, tell them apart.
+    parameters = url.removeprefix(endpoint).strip("/;")
+    return f"{endpoint} ({hashlib.sha256(parameters.encode()).hexdigest()[:12]})" if parameters else endpoint

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import SecretStr
+
 from engagement_platform.lake.jars import resolve_jars
 from engagement_platform.local import ingest
 from engagement_platform.local.aws import BUCKET, EmbeddedAws, is_installed
@@ -79,13 +81,14 @@ class Services:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The settings as environment variables, for children and for programs started elsewhere. No secrets."""
+        """The settings as environment variables, for children and for programs started elsewhere. No secrets but
+        a token for a Spark that is not run here."""
         settings = self.settings
         named = {
             "HOME": str(settings.home),
             "LAKE_URI": settings.lake,
             "KAFKA__BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
-            "SPARK__REMOTE": settings.spark.remote,
+            "SPARK__REMOTE": settings.spark.remote_url,
             "DEFS_FOLDER": str(settings.defs_folder.expanduser().absolute()) if settings.defs_folder else None,
             "GAMES__BUCKET": settings.games.bucket,
             "GAMES__QUEUE_URL": settings.games.queue_url,
@@ -142,7 +145,9 @@ def _services(settings: Settings, *, kafka: bool, connect: bool) -> Services:
         bootstrap = {"bootstrap_servers": f"{LOCALHOST}:{ports.kafka_port}"}
         changed["kafka"] = settings.kafka.model_copy(update=bootstrap)
     if connect:
-        changed["spark"] = settings.spark.model_copy(update={"remote": f"sc://{LOCALHOST}:{ports.connect_port}"})
+        changed["spark"] = settings.spark.model_copy(
+            update={"remote": SecretStr(f"sc://{LOCALHOST}:{ports.connect_port}")}
+        )
     emulator, games = EmbeddedAws(ports.aws_port), settings.games
     theirs = games.queue_url not in (None, emulator.queue_url) or "://" in settings.lake
     aws = settings.pipelines.games and not theirs and is_installed()

@@ -262,7 +262,7 @@ def _welcome(console: Console, services: Services, rate: float) -> None:
     rows = {
         "Dagster UI": ui_address(settings),
         "Kafka": f"{settings.kafka.bootstrap_servers}{'' if services.kafka else ' (yours, not started here)'}",
-        "Spark": f"{settings.spark.remote}{'' if services.connect else ' (yours, not started here)'}",
+        "Spark": f"{settings.spark.endpoint}{'' if services.connect else ' (yours, not started here)'}",
         "Ingest server": _ingest_server(settings) if services.aws else None,
         "Game events": settings.games.queue_url,
         "Tables": settings.lake,

@@ -86,6 +86,7 @@ class Settings(BaseSettings):
         frozen=True,
         validate_default=True,
         use_attribute_docstrings=True,
+        hide_input_in_errors=True,
     )
 
     home_shared: bool = False

@@ -10,4 +10,11 @@ KIB, MIB, GIB = 1024, 1024**2, 1024**3
 class Section(BaseModel):
     """A group of settings; unknown names are refused so that a typing error is not silently a default."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
+        # What cannot be read may be a secret.
+        hide_input_in_errors=True,
+    )

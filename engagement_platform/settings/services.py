@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from engagement_platform.settings.section import Section
 
@@ -36,10 +37,14 @@ def _cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "engagement-platform"
 
 
+_REMOTE = re.compile(r"sc://[^\s/;?#@]+(/;?|/(;[^\s/;?#=]+=[^\s/;?#=]*)+)?")
+
+
 class SparkSettings(Section):
-    remote: str | None = None
-    """Spark Connect endpoint, such as sc://127.0.0.1:15002. Set: runs are thin clients of a warm server (5 to 8 s a
-    run). Not set: every run starts Spark in its own process (20 to 50 s)."""
+    remote: SecretStr | None = None
+    """Spark Connect endpoint, such as sc://127.0.0.1:15002 or sc://host:443/;token=…, of which host and port are shown
+    and the rest never. Set: runs are thin clients of a warm server (5 to 8 s a run). Not set: every run starts Spark in
+    its own process (20 to 50 s)."""
     master: str = "local[*]"
     """Spark master of the classic mode; ignored with `remote`."""
     driver_memory: str = "1g"
@@ -50,13 +55,37 @@ class SparkSettings(Section):
     """spark.sql.shuffle.partitions, the one DataFrames obey. Near the number of cores."""
     driver_max_result_size: str = "1g"
     """spark.driver.maxResultSize."""
-    conf: dict[str, str] = Field(default_factory=dict)
-    """More configuration of a Spark that is started here."""
+    conf: dict[str, SecretStr] = Field(default_factory=dict)
+    """More configuration of a Spark that is started here. Values are never printed, but are on the command line of its
+    process."""
     jar_cache: Path = Field(default_factory=lambda: _cache_home() / "jars")
     """Where the resolved jars are kept between starts."""
     jar_folder: Path | None = None
     """Folder of more jars for a Spark that is started here, for what no mirror has; all *.jar in it are added, and of
     two with one name these count."""
+
+    @property
+    def remote_url(self) -> str | None:
+        """`remote` as Spark's client takes it; may hold a token, so never log it."""
+        return None if self.remote is None else self.remote.get_secret_value()
+
+    @property
+    def endpoint(self) -> str | None:
+        """What may be shown of `remote`: its host and port."""
+        return None if self.remote_url is None else self.remote_url.partition(";")[0].rstrip("/")
+
+    @property
+    def own_conf(self) -> dict[str, str]:
+        """`conf` as Spark takes it; may hold keys and passwords, so never log it."""
+        return {key: value.get_secret_value() for key, value in self.conf.items()}
+
+    @field_validator("remote")
+    @classmethod
+    def _is_readable(cls, remote: SecretStr | None) -> SecretStr | None:
+        # Spark's client refuses what it cannot read with all of it in the error.
+        if remote is not None and not _REMOTE.fullmatch(remote.get_secret_value()):
+            raise ValueError("sc://host:port is needed, or sc://host:port/;name=value;…, with % codes in values")
+        return remote
 
 
 class StoreSettings(Section):

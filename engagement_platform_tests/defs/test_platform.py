@@ -44,7 +44,7 @@ def test_two_platforms_in_one_code_location_have_settings_of_their_own(
 
     assert (found["eu"].lake, found["us"].lake) == (str(tmp_path / "eu" / "lake"), str(tmp_path / "us" / "lake"))
     assert [found[name].kafka.bootstrap_servers for name in ("eu", "us")] == ["eu:9092", "setting:9092"]
-    assert [found[name].spark.remote for name in ("eu", "us")] == ["sc://eu:15002", None]
+    assert [found[name].spark.remote_url for name in ("eu", "us")] == ["sc://eu:15002", None]
     assert found["eu"].store_url.endswith("@eu/stores")
     assert found["us"].store_url == f"sqlite:///{tmp_path / 'us' / 'stores.db'}"
     assert [found[name].kafka.timeout.total_seconds() for name in ("eu", "us")] == [7, 7]

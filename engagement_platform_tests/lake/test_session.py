@@ -1,8 +1,17 @@
-"""Spark's configuration for an object store."""
+"""Spark's configuration for an object store, and what is shown of a Spark elsewhere."""
 
 from __future__ import annotations
 
-from engagement_platform.lake.session import s3a_conf
+import pytest
+from pydantic import ValidationError
+from pyspark.errors import PySparkValueError
+from pyspark.sql.connect.client import DefaultChannelBuilder
+
+from engagement_platform.lake.session import SparkUnavailable, _answering, _server_name, s3a_conf, server_conf
+from engagement_platform.settings import Settings, SparkSettings
+
+REMOTE = "sc://spark.example.org:443/;use_ssl=true;token=hunter2"
+KEY = "spark.hadoop.fs.s3a.secret.key"
 
 
 def test_a_lake_on_a_disk_needs_nothing() -> None:
@@ -31,3 +40,52 @@ def test_another_store_is_found_by_the_variables_of_boto3_and_no_key_is_repeated
     of_s3_alone = s3a_conf("s3a://b/lake", {**given, "AWS_ENDPOINT_URL_S3": "https://minio.example.com"})
     assert of_s3_alone["spark.hadoop.fs.s3a.endpoint"] == "https://minio.example.com"
     assert of_s3_alone["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "true"
+
+
+def test_a_token_and_configuration_reach_spark_and_are_not_shown() -> None:
+    spark = SparkSettings(remote=REMOTE, conf={KEY: "hunter2"})
+    assert spark.remote_url == REMOTE
+    assert server_conf(Settings(spark=spark))[KEY] == "hunter2"
+    shown = f"{spark} {spark!r} {spark.model_dump()} {spark.model_dump_json()} {spark.endpoint}"
+    assert "hunter2" not in shown
+    assert KEY in shown
+
+
+def test_a_server_that_does_not_answer_is_named_by_host_and_port() -> None:
+    at = r"answers at sc://spark\.example\.org:443 \("
+    with pytest.raises(SparkUnavailable, match=at) as refused, _answering(SparkSettings(remote=REMOTE)):
+        raise ConnectionError("failed to connect to all addresses")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_servers_behind_one_gateway_are_told_apart_without_their_parameters() -> None:
+    addresses = ("sc://a", "sc://a/", "sc://a/;", "sc://a:443", "sc://a/;cluster=one", "sc://a/;cluster=hunter2")
+    names = [_server_name(SparkSettings(remote=address)) for address in addresses]
+    assert names[:4] == ["sc://a", "sc://a", "sc://a", "sc://a:443"]
+    assert len(set(names)) == 4
+    assert "hunter2" not in "".join(names)
+    assert _server_name(SparkSettings()) == ""
+
+
+@pytest.mark.parametrize("rest", ["", ":443", ":443/", "/;", "/;token=hunter2", "/;a=b;token=hunt%3Der2%2F"])
+def test_addresses_that_sparks_client_reads_are_settings(rest: str) -> None:
+    assert DefaultChannelBuilder(str(SparkSettings(remote=f"sc://host{rest}").remote_url)).host == "host"
+
+
+@pytest.mark.parametrize(
+    "remote",
+    ["sc://host/;token=hunter2==", "sc://host/;token=hunter2/x", "sc:///;token=hunter2", "sc://host/;hunter2"],
+)
+def test_an_address_that_sparks_client_would_repeat_is_refused_before_without_it(remote: str) -> None:
+    with pytest.raises(PySparkValueError, match="hunter2"):
+        DefaultChannelBuilder(remote)
+    with pytest.raises(ValidationError, match="sc://host:port is needed") as refused:
+        Settings(spark={"remote": remote})
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("remote", ["sc://me:hunter2@host", "sc://host;token=hunter2", "sc://host/;token=a#hunter2"])
+def test_an_address_of_which_host_and_port_cannot_be_told_is_refused(remote: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        SparkSettings(remote=remote)
+    assert "hunter2" not in str(refused.value)

@@ -179,8 +179,8 @@ def _retention(looked: Looked) -> Seen:
 def _driver(looked: Looked) -> Seen:
     if "://" not in looked.settings.lake:
         return "nothing to look at", "the lake is on this machine"
-    remote = looked.settings.spark.remote
-    return _judged([] if remote else ["spark.remote is not set"], f"all runs use {remote}")
+    endpoint = looked.settings.spark.endpoint
+    return _judged([] if endpoint else ["spark.remote is not set"], f"all runs use {endpoint}")
 
 
 RULES = (

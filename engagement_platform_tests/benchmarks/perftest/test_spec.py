@@ -81,7 +81,7 @@ def test_any_token_reaches_the_client_as_it_is(token: str) -> None:
     """The client's own reading of the address decides."""
     for remote in ("sc://127.0.0.1:15002", "sc://127.0.0.1:15002/;use_ssl=true"):
         spec = Spec.model_validate({"cluster": {"remote": remote, "token": token}})
-        address = settings_of(spec, Settings(), "/lake").spark.remote
+        address = settings_of(spec, Settings(), "/lake").spark.remote_url
         assert address is not None
         assert DefaultChannelBuilder(address).token == token
 
@@ -107,7 +107,7 @@ def test_secrets_are_in_no_parameter_and_decide_nothing() -> None:
 
 def test_a_secret_is_hidden_in_each_form_in_which_it_turns_up() -> None:
     spec = Spec.model_validate({"cluster": REMOTE})
-    address = settings_of(spec, Settings(), "/lake").spark.remote
+    address = settings_of(spec, Settings(), "/lake").spark.remote_url
     said = f"{address} {TOKEN} {json.dumps(TOKEN)} {PASSWORD}"
     assert redacted(said, secrets(spec, Settings())) == (
         'sc://cluster.example.org:443/;use_ssl=true;token=*** *** "***" ***'

@@ -153,10 +153,13 @@ def test_a_commit_of_somebody_else_is_found_in_every_table_that_our_jobs_write(
 
 def test_every_rule_has_somebody_who_breaks_it_here(lake: PlainLake) -> None:
     (driver,) = [rule for rule in RULES if rule.code not in BREAKS]
-    for remote, state in ((None, "broken"), ("sc://127.0.0.1:15002", "kept")):
+    for remote, state, seen in (
+        (None, "broken", "spark.remote is not set"),
+        ("sc://127.0.0.1:15002/;token=hunter2", "kept", "all runs use sc://127.0.0.1:15002"),
+    ):
         options = {"lake_uri": "s3a://lake", "spark": SparkSettings(remote=remote)}
         on_s3 = Looked(lake.settings.model_copy(update=options), lake.stores)
-        assert driver.look(on_s3)[0] == state
+        assert driver.look(on_s3) == (state, seen)
 
 
 def called(*words: str) -> Result:
