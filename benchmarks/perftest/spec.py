@@ -34,7 +34,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 HIDDEN = "***"
 
 # As Spark decides it by default (spark.redaction.regex), and what else is called so.
-_SECRET_NAME = re.compile(r"(?i)secret|password|token|access[.]?key|credential|jaas|api[-._]?key|private")
+_SECRET_NAME = re.compile(r"(?i)secret|password|token|access[.]?key|credential|jaas|api[-._]?key|private|[.]key\b")
 
 
 class SpecRefused(PlatformError):

@@ -105,6 +105,13 @@ def test_secrets_are_in_no_parameter_and_decide_nothing() -> None:
     assert digest(newer) != digest(told)
 
 
+@pytest.mark.parametrize("name", ["azure.account.key.me.dfs.core.windows.net", "s3a.encryption.key", "s3a.access.key"])
+def test_keys_of_every_object_store_are_secrets(name: str) -> None:
+    spec = Spec.model_validate({"cluster": {"conf": {f"spark.hadoop.fs.{name}": "hunter2"}}})
+    told = json.dumps(parameters(spec, settings_of(spec, Settings(), "/lake"), {}))
+    assert ("hunter2" in told, secrets(spec, Settings())) == (False, ["hunter2"])
+
+
 def test_a_secret_is_hidden_in_each_form_in_which_it_turns_up() -> None:
     spec = Spec.model_validate({"cluster": REMOTE})
     address = settings_of(spec, Settings(), "/lake").spark.remote_url
