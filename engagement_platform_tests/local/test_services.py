@@ -8,15 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from engagement_platform.local.games import GAMES
 from engagement_platform.local.home import locked_home
 from engagement_platform.local.ports import answers, free_ports
 from engagement_platform.local.services import all_services, missing_services, topics
-from engagement_platform.local.up import simulated_rate
+from engagement_platform.local.up import _welcome, simulated_rate
 from engagement_platform.pipelines.declarations.declared import Declarations
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.settings import Settings
@@ -55,6 +57,19 @@ def test_what_is_named_is_used_and_everything_else_runs_here(
     assert {f"ENGAGEMENT_PLATFORM_{name}": value for name, value in told.items()}.items() <= services.variables.items()
     assert ("kafka_port" in services.needs, "connect_port" in services.needs) == here
     assert all_services(Settings()).kafka
+
+
+def test_a_token_for_a_spark_elsewhere_is_handed_to_children_and_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = "sc://spark.example.org:443/;token=hunter2"
+    monkeypatch.setenv(f"ENGAGEMENT_PLATFORM_{SPARK}", remote)
+    services, console = missing_services(Settings()), Console(file=StringIO(), width=200)
+    _welcome(console, services, rate=0)
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert services.variables[f"ENGAGEMENT_PLATFORM_{SPARK}"] == remote
+    assert ("sc://spark.example.org:443 (yours" in shown, "hunter2" in shown) == (True, False)
+    # What `services` prints and writes into a file is of its own Spark.
+    assert "hunter2" not in str(all_services(Settings()).variables)
 
 
 @pytest.mark.usefixtures("kafka_jars", "spark_jars")
