@@ -129,7 +129,7 @@ class Driven:
             _lose()
         elif fault["does"] == "jump":
             let_clock_jump(fault["seconds"])
-        else:
+        elif fault["does"] == "pause":
             sys.stdin.readline()
 
 
@@ -153,11 +153,12 @@ def tell(**what: object) -> None:
 
 
 def main(types: str) -> None:
-    """Read {"jobs": [name], "faults": [{"kind", "job", "point", "does": "pause" | "lose" | "jump", "seconds"}]} a line.
+    """Read {"jobs": [name], "faults": [{"kind", "job", "point", "does": what, "seconds"}]} a line.
 
-    Prints {"at": job, "why": kind} where a fault is due, and for `pause` goes on with the next line; {"failed": name,
-    "why"} for each failure, {"done": job} when a job is idle, {"idle": true} in the end. types: folder of the types of
-    events there are: with all that ship most of the time would go by looking at tables without a row.
+    Prints {"at": job, "why": kind} where a fault is due, and goes on with the next line where it does `pause`, with the
+    clock so many seconds on after `jump`, as if an answer were lost after `lose`, and as ever after `pass`; {"failed":
+    name, "why"} for each failure, {"done": job} when a job is idle, {"idle": true} in the end. types: folder of the types
+    of events there are: with all that ship most of the time would go by looking at tables without a row.
     """
     database.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
     registry.SHIPPED = Path(types)

@@ -48,8 +48,8 @@ class Jobs:
     ) -> list[Event]:
         """Run jobs until they are idle, one after the other; what happened meanwhile.
 
-        faults: as `driven.main` reads them. happens: does what a kind of fault is while its job waits at the point; it
-        may kill the process. Raises JobsEnded.
+        faults: as `driven.main` reads them. happens: does what a kind of fault is while its job waits at the point, or
+        goes on (`pass`) since so many seconds; it may kill the process. Raises JobsEnded.
         """
         left, due, events = list(names), list(faults), list[Event]()
         self._ask(left, due)
@@ -71,7 +71,10 @@ class Jobs:
             elif what == "at":
                 (fault,) = [one for one in due if (one["job"], one["kind"]) == (name, said["why"])]
                 due.remove(fault)
-                if fault["does"] == "pause":
+                if fault["does"] == "pass":
+                    time.sleep(fault["seconds"])
+                    happens(fault["kind"])
+                elif fault["does"] == "pause":
                     happens(fault["kind"])
                     if not self._killed:
                         self._send("")

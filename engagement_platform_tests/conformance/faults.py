@@ -73,6 +73,9 @@ CYCLES = {
 LASTS_S = (2.0, 7.0)
 """How long stores are locked or down, and the disk is full."""
 JUMPS_S = 6 * 3600
+KILLED = (BROKER, CONNECT, PROCESS)
+GOES_ON_S = 3.0
+"""How long a job may go on after its point before something is killed: in the middle of a write, as a rule."""
 IN_A_BATCH = 4
 READING = ("manifest:before", "manifest:after", "finalized")
 """Points after which objects are read, or announcements received and deleted."""
@@ -229,10 +232,12 @@ class Storm:
             free.remove(point := self.rng.choice(points))
             does = {ANSWER: "lose", CLOCK: "jump"}.get(kind, "pause")
             seconds = self.rng.uniform(-JUMPS_S, JUMPS_S)
+            if kind in KILLED and self.rng.random() < 0.7:
+                does, seconds = "pass", self.rng.uniform(0, GOES_ON_S)
             yield {"kind": kind, "job": job, "point": point, "does": does, "seconds": seconds}
 
     def _happens(self, kind: str) -> None:
-        """While a job waits at its point."""
+        """While a job waits at its point, or some time after it."""
         if kind == BROKER:
             kill_jvm("kafka.Kafka", f"{self.home}/kafka/server.properties")
         elif kind == CONNECT:
