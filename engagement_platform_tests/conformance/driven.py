@@ -157,8 +157,8 @@ def main(types: str) -> None:
 
     Prints {"at": job, "why": kind} where a fault is due, and goes on with the next line where it does `pause`, with the
     clock so many seconds on after `jump`, as if an answer were lost after `lose`, and as ever after `pass`; {"failed":
-    name, "why"} for each failure, {"done": job} when a job is idle, {"idle": true} in the end. types: folder of the types
-    of events there are: with all that ship most of the time would go by looking at tables without a row.
+    name, "why"} for each failure, {"done": job} when a job is idle, {"idle": true} in the end. types: folder of the
+    types of events there are: with all that ship most of the time would go by looking at tables without a row.
     """
     database.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
     registry.SHIPPED = Path(types)
