@@ -16,6 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import ClientDisconnect
 
 from engagement_platform.ingest_server.delivery import Delivered, Delivery
 from engagement_platform.ingest_server.events import EventRefused, Sent, sent_as_json, sent_as_lines
@@ -233,6 +234,9 @@ async def _body(parts: Parts, game: str, request: Request) -> bytes:
             )
     except TimeoutError:
         raise Turned(408, "too_slow", "The body did not arrive in time.", Connection="close") from None
+    except ClientDisconnect:
+        # Nobody reads this; it is counted.
+        raise Turned(408, "gone", "The connection ended before the body did.") from None
 
 
 def _take(parts: Parts, game: str, read: Callable[[bytes], list[Sent]], body: bytes) -> Taken:

@@ -130,3 +130,13 @@ def test_a_request_that_does_not_arrive_in_time_is_ended_and_what_is_none_fills_
         for _ in range(20):
             assert connected(b"\x16\x03\x01 and no request\r\n\r\n").recv(12) == b"HTTP/1.1 400"
         assert running.stop() == (0, "Stopped; everything is delivered\n")
+
+
+def test_who_leaves_in_the_middle_of_a_body_is_no_error_of_the_server(tmp_path: Path) -> None:
+    key = key_for(tmp_path, "puzzle")
+    with server(tmp_path) as running:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as leaving:
+            leaving.sendall(BEGUN + rest(key))
+        counted = b'ingest_requests_total{status="408"} 1.0'
+        wait_until(lambda: counted in running.call("GET", "/metrics").body, "it was not counted", 60)
+        assert running.stop() == (0, "Stopped; everything is delivered\n"), "nothing else is said, no traceback either"
