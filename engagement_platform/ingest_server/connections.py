@@ -6,9 +6,13 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+_HEADER_BYTES = 64 * 1024
+
 
 class Connection(HttpToolsProtocol):
-    """A connection that is closed when headers do not arrive in time. Limits are set by a subclass, from settings.
+    """A connection that is closed when headers do not arrive in time, or are endless.
+
+    Limits are set by a subclass, from settings.
 
     One more of an address than it may hold closes the one that has been idle for longest; when none is, uvicorn's limit
     of all connections decides.
@@ -18,6 +22,8 @@ class Connection(HttpToolsProtocol):
     most: int
     _deadline: asyncio.TimerHandle | None = None
     _idle_since = 0.0
+    _header_bytes = 0
+    """Bytes since headers, or a part of a body, ended; a body's trailers are headers, too."""
 
     @property
     def is_idle(self) -> bool:
@@ -46,12 +52,22 @@ class Connection(HttpToolsProtocol):
         """Begin a deadline with the first byte of another request; also with one that belongs to none."""
         if self._deadline is None and self.is_idle:
             self._expect_headers()
+        self._header_bytes += len(data)
         super().data_received(data)
+        # The parser keeps what it has of them, and copies it with every part that comes.
+        if self._header_bytes > _HEADER_BYTES:
+            self.transport.abort()
 
     def on_headers_complete(self) -> None:
         """End the deadline; that of the body is the application's."""
         self._forget_deadline()
+        self._header_bytes = 0
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body, whose size the application limits."""
+        self._header_bytes = 0
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
         """Count as idle from now on."""

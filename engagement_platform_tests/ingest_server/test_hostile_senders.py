@@ -140,3 +140,14 @@ def test_who_leaves_in_the_middle_of_a_body_is_no_error_of_the_server(tmp_path: 
         counted = b'ingest_requests_total{status="408"} 1.0'
         wait_until(lambda: counted in running.call("GET", "/metrics").body, "it was not counted", 60)
         assert running.stop() == (0, "Stopped; everything is delivered\n"), "nothing else is said, no traceback either"
+
+
+@pytest.mark.parametrize("begun", [BEGUN, BEGUN + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n0\r\n"])
+def test_headers_without_an_end_end_the_connection(attacked: tuple[Server, dict[str, str]], begun: bytes) -> None:
+    running, _ = attacked
+    with socket.create_connection(("127.0.0.1", running.port), timeout=30) as endless:
+        # The second one has its answer by then: what follows is no body, but headers behind it.
+        endless.sendall(begun)
+        more = (b"X-More: " + b"x" * 65_000 + b"\r\n") * 1000
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            endless.sendall(more)
