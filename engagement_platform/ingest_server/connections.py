@@ -7,10 +7,11 @@ import asyncio
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _HEADER_BYTES = 64 * 1024
+_PIPELINED = 8
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that is closed when headers do not arrive in time, or are endless.
+    """A connection that is closed when headers do not arrive in time, or are endless, or nobody reads answers in time.
 
     Limits are set by a subclass, from settings.
 
@@ -21,6 +22,7 @@ class Connection(HttpToolsProtocol):
     within_s: float
     most: int
     _deadline: asyncio.TimerHandle | None = None
+    _read_by: asyncio.TimerHandle | None = None
     _idle_since = 0.0
     _header_bytes = 0
     """Bytes since headers, or a part of a body, ended; a body's trailers are headers, too."""
@@ -44,8 +46,9 @@ class Connection(HttpToolsProtocol):
                 min(idle, key=lambda each: each._idle_since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline."""
+        """Forget the deadlines."""
         self._forget_deadline()
+        self._forget_reader()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -62,6 +65,8 @@ class Connection(HttpToolsProtocol):
         """End the deadline; that of the body is the application's."""
         self._forget_deadline()
         self._header_bytes = 0
+        if len(self.pipeline) >= _PIPELINED:
+            raise ValueError("too many requests wait for the first one's answer")  # uvicorn answers 400
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -73,6 +78,28 @@ class Connection(HttpToolsProtocol):
         """Count as idle from now on."""
         self._idle_since = self.loop.time()
         super().on_response_complete()
+        if self.transport.is_closing():
+            self._expect_reader()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request, and end."""
+        super().send_400_response(msg)
+        self._expect_reader()
+
+    def pause_writing(self) -> None:
+        """Begin a deadline by which the client has to read: until then its request counts as under way."""
+        super().pause_writing()
+        self._expect_reader()
+
+    def resume_writing(self) -> None:
+        """End that deadline; a connection that is closed keeps it until all is read."""
+        if not self.transport.is_closing():
+            self._forget_reader()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """End at once: what was not read in all that time would keep it open for ever."""
+        self.transport.abort()
 
     def _expect_headers(self) -> None:
         self._idle_since = self.loop.time()
@@ -82,3 +109,12 @@ class Connection(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _expect_reader(self) -> None:
+        if self._read_by is None:
+            self._read_by = self.loop.call_later(self.within_s, self.transport.abort)
+
+    def _forget_reader(self) -> None:
+        if self._read_by is not None:
+            self._read_by.cancel()
+            self._read_by = None

@@ -151,3 +151,40 @@ def test_headers_without_an_end_end_the_connection(attacked: tuple[Server, dict[
         more = (b"X-More: " + b"x" * 65_000 + b"\r\n") * 1000
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
             endless.sendall(more)
+
+
+@pytest.mark.parametrize("last", ["keep-alive", "close"])
+def test_who_reads_no_answer_is_given_up(tmp_path: Path, last: str) -> None:
+    key = key_for(tmp_path, "puzzle")
+    body = json.dumps([event("e" * 200, event_type="?")] * 500).encode()
+    head = BEGUN + f"Content-Type: application/json\r\nAuthorization: Bearer {key}\r\nConnection: {last}\r\n".encode()
+    request = head + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+    with server(tmp_path, INGEST_SERVER__REQUEST_WITHIN="PT1S") as running, socket.socket() as deaf:
+
+        def is_held() -> bool:
+            ours, established = f":{deaf.getsockname()[1]:04X}", "01"
+            lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines())
+            return any(each[2].endswith(ours) and each[3] == established for each in lines)
+
+        # Small segments and a small window: little waits in the kernel, most of the answer in the server.
+        deaf.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.settimeout(60)
+        deaf.connect(("127.0.0.1", running.port))
+        wait_until(is_held, "it was not taken")
+        deaf.sendall(request if last == "close" else request * 3)
+        answered = b'ingest_requests_total{status="422"}'
+        wait_until(lambda: answered in running.call("GET", "/metrics").body, "it was not answered")
+        wait_until(lambda: not is_held(), "it waits for a reader", 60)
+
+
+def test_a_connection_has_few_requests_that_wait_for_the_first_ones_answer(tmp_path: Path) -> None:
+    key = key_for(tmp_path, "puzzle")
+    with server(tmp_path) as running, socket.create_connection(("127.0.0.1", running.port), timeout=60) as hasty:
+        hasty.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+        answers = b""
+        with suppress(ConnectionResetError):
+            while part := hasty.recv(65536):
+                answers += part
+        assert answers.count(b"HTTP/1.1 200") < 10
+        assert running.post(key, [event("k-1")]).said == {"accepted": 1, "refused": []}
