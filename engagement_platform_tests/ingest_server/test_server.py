@@ -120,6 +120,22 @@ def test_ids_that_cannot_be_written_are_refused_alone_and_the_others_are_answere
     assert {json.dumps(one).encode() for one in odd} <= set(refused(running.home))
 
 
+def test_events_under_a_key_that_stands_twice_are_each_answered_for_and_kept(running: Running) -> None:
+    first, second, third = (json.dumps(event(f"d-{number}")) for number in range(3))
+    reply = running.server.send(running.key, f'{{"events": [{first}, {second}], "events": [{third}]}}'.encode())
+    assert (reply.status, reply.said["accepted"]) == (422, 0)
+    assert [(one["index"], one["event_id"], one["reason_code"]) for one in reply.said["refused"]] == [
+        (number, f"d-{number}", "duplicate_key") for number in range(3)
+    ]
+    doubled = '{"event_id": "d-4", "events": [1], "events": [2]}'
+    reply = running.server.send(running.key, f'{{"events": [{json.dumps(event("d-3"))}, {doubled}]}}'.encode())
+    assert (reply.status, reply.said["accepted"]) == (200, 1)
+    assert [(one["index"], one["reason_code"]) for one in reply.said["refused"]] == [(1, "duplicate_key")]
+    wait_until(lambda: "d-3" in ids(stored(running.home / "games")), "d-3 was not delivered")
+    kept = [json.loads(body)["event_id"] for body in refused(running.home) if b'"d-' in body]
+    assert sorted(kept) == ["d-0", "d-1", "d-2", "d-4"]
+
+
 def test_who_may_not_send_is_told_so_and_nothing_is_kept(running: Running) -> None:
     call, body = running.server.call, json.dumps([event("never")]).encode()
     assert call("POST", "/v1/events", body, Content_Type="application/json").status == 401
