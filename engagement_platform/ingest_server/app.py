@@ -30,6 +30,9 @@ from engagement_platform.settings import Settings
 JSON, LINES = "application/json", "application/x-ndjson"
 _READERS = {JSON: sent_as_json, LINES: sent_as_lines, "application/jsonl": sent_as_lines}
 _LATER = {"Retry-After": "30"}
+_RECORD_BYTES = 512
+"""What a refused event costs beside its own bytes: a row of the spool and one of the vault, each with its game, its
+subject's reference and its places in indexes, and often a key of its own. A number can cost more than that."""
 _PROVE = {"WWW-Authenticate": "Bearer"}
 
 
@@ -119,7 +122,7 @@ class Parts:
         self._allow(game, "events", count, limits.rate_events, limits.burst_events)
 
     def allow_refused(self, game: str, count: int) -> None:
-        """Take sealed bytes of refused events off a game's quota. Raises Turned."""
+        """Take bytes of refused events off a game's quota. Raises Turned."""
         limits = self.settings.ingest_server
         # Half at once and half over the time that they are kept: never more than the whole.
         half = limits.refused_bytes / 2
@@ -264,7 +267,7 @@ def _take(parts: Parts, game: str, read: Callable[[bytes], list[Sent]], body: by
 def _keep(parts: Parts, game: str, taken: Taken) -> None:
     records = taken.records
     try:
-        parts.allow_refused(game, sum(len(each.sealed) for each in records if each.kind is RecordKind.REFUSED))
+        parts.allow_refused(game, sum(_RECORD_BYTES + each.size for each in records if each.kind is RecordKind.REFUSED))
     except Turned:
         records = [each for each in records if each.kind is RecordKind.ACCEPTED]
         parts.figures.not_kept.labels(game).inc(len(taken.refused))

@@ -143,8 +143,8 @@ class IngestServerSettings(Section):
     refused_for: timedelta = timedelta(days=30)
     """Refused events are kept, encrypted, for so long."""
     refused_bytes: int = Field(1 * GIB, ge=2)
-    """Most bytes of refused events, compressed, that are kept of a game in that time, counted anew at each start. What
-    comes beyond is refused and answered for, but not kept."""
+    """Most bytes of refused events, compressed and with 512 for each event, that are kept of a game in that time, counted
+    anew at each start. What comes beyond is refused and answered for, but not kept."""
     retry_after: timedelta = timedelta(seconds=5)
     """Pause before a sink that failed is tried again; doubled up to 60 s."""
     stop_after: timedelta = Field(timedelta(0), ge=timedelta(0))

@@ -188,3 +188,11 @@ def test_a_connection_has_few_requests_that_wait_for_the_first_ones_answer(tmp_p
                 answers += part
         assert answers.count(b"HTTP/1.1 200") < 10
         assert running.post(key, [event("k-1")]).said == {"accepted": 1, "refused": []}
+
+
+def test_refused_events_of_a_byte_or_two_count_for_the_quota_with_what_keeping_them_costs(tmp_path: Path) -> None:
+    key = key_for(tmp_path, "puzzle")
+    with server(tmp_path, INGEST_SERVER__REFUSED_BYTES="40000", INGEST_SERVER__SEGMENT_AGE="PT0.1S") as running:
+        assert {running.post(key, [17] * 10).status for _ in range(20)} == {422}
+        wait_until(lambda: b"ingest_spool_bytes 0.0" in running.call("GET", "/metrics").body, "it was not delivered")
+    assert 0 < len(refused(tmp_path)) * 512 <= 40_000
