@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import sys
@@ -28,6 +29,9 @@ from engagement_platform.pii.vault import VAULT, Vault, open_vault
 from engagement_platform.settings import Settings
 
 _HOUR_S = 3600.0
+_MOST_CONNECTIONS = 1000
+"""Each may hold a whole body; beyond, uvicorn answers 503 by itself."""
+_DESCRIPTORS = 65_536
 # Access logs would have every client's address, and a line for each bad request would let anybody fill the disk, or
 # block the server where nobody reads what it writes. Nothing here is a websocket.
 _QUIET: dict[str, Any] = {
@@ -47,6 +51,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
     before it takes any request.
     """
     server = settings.ingest_server
+    _raise_descriptors()
     sink = open_sink(settings)
     with ExitStack() as opened:
         listening = opened.enter_context(_listen(server.host, server.port, "PORT"))
@@ -68,14 +73,13 @@ def _run(
     host, port = listening.getsockname()[:2]
     server = parts.settings.ingest_server
     stop_s, within_s = server.stop_within.total_seconds(), server.request_within.total_seconds()
-    limits = {"within_s": within_s, "most": server.address_connections}
+    limited = type("Limited", (Connection,), {"within_s": within_s, "most": server.address_connections})
+    limits: dict[str, Any] = {"http": limited, "limit_concurrency": _MOST_CONNECTIONS, **_QUIET}
     config = uvicorn.Config(
-        build_app(parts), http=type("Limited", (Connection,), limits), **_QUIET,
-        # Each may hold a whole body; beyond, uvicorn answers 503 by itself.
-        limit_concurrency=1000,
+        build_app(parts), **limits,
         timeout_graceful_shutdown=max(int(stop_s / 2), 1), timeout_keep_alive=75,
     )  # fmt: skip
-    watched = uvicorn.Server(uvicorn.Config(build_health(parts), **_QUIET))
+    watched = uvicorn.Server(uvicorn.Config(build_health(parts), **limits))
     stopping = Event()
     upkeep = Thread(target=_look_after, args=(parts, vault, stopping), name="upkeep", daemon=True)
     serving = _Leaving(config, parts)
@@ -130,6 +134,14 @@ def _look_after(parts: Parts, vault: Vault, stopping: Event) -> None:
             until = _HOUR_S
             with suppress(PlatformError):  # the next hour tries again; nothing else depends on it
                 expire_refused(vault, server.refused_for)
+
+
+def _raise_descriptors() -> None:
+    """Allow as many as the two ports may need, and files beside them: 1,024, which is usual, are too few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _listen(host: str, port: int, setting: str) -> socket.socket:

@@ -38,12 +38,16 @@ def rest(key: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
-    """A server that forgets no byte and closes no slow connection, and a key for each game: allowances are by game."""
+    """A server that forgets no byte, closes no slow connection and was given few descriptors, and a key for each game.
+
+    Allowances are by game.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     home = tmp_path_factory.mktemp("home")
     keys = {game: key_for(home, game) for game in ("busy", "bombs", "calm")}
     with server(home, INGEST_SERVER__RATE_BYTES="0.001", INGEST_SERVER__REQUEST_WITHIN="PT600S") as running:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
         yield running, keys
 
 
@@ -111,8 +115,8 @@ def test_a_request_that_does_not_arrive_in_time_is_ended_and_what_is_none_fills_
     key = key_for(tmp_path, "puzzle")
     with server(tmp_path, INGEST_SERVER__REQUEST_WITHIN="PT1S") as running, ExitStack() as opened:
 
-        def connected(*sent: bytes) -> socket.socket:
-            made = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=60))
+        def connected(*sent: bytes, port: int = running.port) -> socket.socket:
+            made = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
             for part in sent:
                 made.sendall(part)
             return made
@@ -121,7 +125,7 @@ def test_a_request_that_does_not_arrive_in_time_is_ended_and_what_is_none_fills_
         while not answered.recv(4096).endswith(b"}"):
             pass
         answered.sendall(b"\r\n")
-        slow = [connected(), connected(BEGUN), answered]
+        slow = [connected(), connected(BEGUN), answered, connected(port=running.health)]
         assert connected(BEGUN, rest(key)).recv(12) == b"HTTP/1.1 408"
         for each in slow:
             with suppress(ConnectionResetError):
