@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -106,10 +106,10 @@ class Parts:
         for outcome, count in vars(delivered).items():
             self.figures.delivered.labels(outcome).inc(count)
 
-    def allow_bytes(self, game: str) -> None:
-        """Raise Turned for a game that has sent more bytes than it may, until its allowance has caught up."""
+    def allow_bytes(self, game: str, owed: int = 0) -> None:
+        """Raise Turned for a game that owes more bytes of its allowance than so many, until that has caught up."""
         limits = self.settings.ingest_server
-        self._allow(game, "bytes", 0, limits.rate_bytes, limits.burst_bytes)
+        self._allow(game, "bytes", 0, limits.rate_bytes, limits.burst_bytes, owed)
 
     def charge_bytes(self, game: str, count: int) -> None:
         """Take bytes that were read off a game's allowance, which its work is bounded by. `allow_bytes` made it."""
@@ -128,10 +128,10 @@ class Parts:
         half = limits.refused_bytes / 2
         self._allow(game, "bytes of refused events", count, half / limits.refused_for.total_seconds(), half)
 
-    def _allow(self, game: str, what: str, count: int, rate: float, burst: float) -> None:
+    def _allow(self, game: str, what: str, count: int, rate: float, burst: float, owed: int = 0) -> None:
         now = time.monotonic()
         with self._lock:
-            wait = self._allowances.setdefault((game, what), Allowance(rate, burst, now)).wait(count, now)
+            wait = self._allowances.setdefault((game, what), Allowance(rate, burst, now)).wait(count, now, owed)
         if wait:
             raise Turned(429, "too_fast", f"Too many {what} a second.", **{"Retry-After": str(int(wait) + 1)})
 
@@ -229,7 +229,7 @@ async def _body(parts: Parts, game: str, request: Request) -> bytes:
     try:
         async with asyncio.timeout(limits.request_within.total_seconds()):
             return await whole_body(
-                request.stream(),
+                _within_allowance(parts, game, request.stream()),
                 gzipped=coding != "identity",
                 max_bytes=limits.max_body_bytes,
                 max_inflated=limits.max_inflated_bytes,
@@ -240,6 +240,17 @@ async def _body(parts: Parts, game: str, request: Request) -> bytes:
     except ClientDisconnect:
         # Nobody reads this; it is counted.
         raise Turned(408, "gone", "The connection ended before the body did.") from None
+
+
+async def _within_allowance(parts: Parts, game: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A body's parts, the last one empty, each before it is inflated. Raises Turned.
+
+    A body that was let in may end, whatever it inflates to. More than that is owed by bodies that came at the same
+    time: so a game has at most a burst and one body in memory, and what its rate allows while they arrive.
+    """
+    async for chunk in chunks:
+        parts.allow_bytes(game, parts.settings.ingest_server.max_inflated_bytes)
+        yield chunk
 
 
 def _take(parts: Parts, game: str, read: Callable[[bytes], list[Sent]], body: bytes) -> Taken:

@@ -21,22 +21,22 @@ class Allowance:
         self._rate, self._burst = rate, burst
         self._left, self._at = burst, now
 
-    def wait(self, events: int, now: float) -> float:
+    def wait(self, events: int, now: float, debt: float = 0.0) -> float:
         """Seconds until so many events would be allowed; 0 takes them. now: seconds from any fixed moment.
 
-        More than a whole burst at once waits for a full one, and then takes on a debt.
+        More than a whole burst at once waits for a full one, and then takes on a debt. debt: what may be owed.
         """
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now
         needed = min(float(events), self._burst)
-        if self._left >= needed:
+        if self._left >= needed - debt:
             self._left -= events
             return 0.0
         return (needed - self._left) / self._rate
 
     def charge(self, bytes_read: int, now: float) -> None:
-        """Take what was read already, beyond what is left as a debt of a burst at most, which `wait` waits for."""
-        self._left = max(-self._burst, min(self._burst, self._left + (now - self._at) * self._rate) - bytes_read)
+        """Take what was read already, beyond what is left as a debt, which `wait` waits for."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate) - bytes_read
         self._at = now
 
 

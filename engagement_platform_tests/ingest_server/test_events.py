@@ -186,13 +186,15 @@ def test_no_more_events_pass_than_burst_and_rate_allow(asked: list[tuple[float, 
         assert passed <= 25 + 10 * now + 5 + 1e-6
 
 
-def test_what_was_read_beyond_the_allowance_is_a_debt_of_a_burst_at_most_that_is_waited_for() -> None:
+def test_what_was_read_beyond_the_allowance_is_a_debt_that_is_waited_for_to_the_last_byte() -> None:
     allowance = Allowance(10.0, 100, 0.0)
     allowance.charge(130, 0.0)
     assert allowance.wait(0, 0.0) == pytest.approx(3)
+    assert allowance.wait(0, 0.0, debt=29) == pytest.approx(3)
+    assert allowance.wait(0, 0.0, debt=30) == 0
     allowance.charge(10_000, 1.0)
-    assert allowance.wait(0, 1.0) == pytest.approx(10)
-    assert allowance.wait(0, 11.0) == 0
+    assert allowance.wait(0, 1.0) == pytest.approx(1002)
+    assert allowance.wait(0, 1003.0) == 0
 
 
 def test_who_waits_as_told_may_send() -> None:

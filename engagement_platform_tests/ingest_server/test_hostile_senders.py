@@ -200,3 +200,26 @@ def test_refused_events_of_a_byte_or_two_count_for_the_quota_with_what_keeping_t
         assert {running.post(key, [17] * 10).status for _ in range(20)} == {422}
         wait_until(lambda: b"ingest_spool_bytes 0.0" in running.call("GET", "/metrics").body, "it was not delivered")
     assert 0 < len(refused(tmp_path)) * 512 <= 40_000
+
+
+def test_bodies_of_one_game_that_arrive_together_pass_no_allowance_that_each_would_pass_alone(tmp_path: Path) -> None:
+    key, bomb = key_for(tmp_path, "puzzle"), gzip.compress(b"[" + b" " * 8_000_000 + b"]")
+    head = (
+        BEGUN + f"Content-Type: application/json\r\nAuthorization: Bearer {key}\r\nContent-Encoding: gzip\r\n".encode()
+    )
+    head += f"Content-Length: {len(bomb)}\r\n\r\n".encode()
+    with server(tmp_path, INGEST_SERVER__RATE_BYTES="0.001") as running, ExitStack() as opened:
+        together = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=60)) for _ in range(30)
+        ]
+        for each in together:
+            # What is asked to go on has shown its headers, and was let in.
+            each.sendall(head.replace(b"\r\n", b"\r\nExpect: 100-continue\r\n", 1))
+            assert each.recv(4096).startswith(b"HTTP/1.1 100")
+        for each in together:
+            each.sendall(bomb)
+        statuses = [each.recv(4096).split()[1] for each in together]
+        assert set(statuses) == {b"200", b"429"}
+        # 32 MiB at once, and one body more.
+        assert statuses.count(b"200") <= 5
+        assert running.post(key, []).status == 429, "what was inflated is owed"
