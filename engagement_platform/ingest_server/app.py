@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -33,6 +35,8 @@ _LATER = {"Retry-After": "30"}
 _RECORD_BYTES = 512
 """What a refused event costs beside its own bytes: a row of the spool and one of the vault, each with its game, its
 subject's reference and its places in indexes, and often a key of its own. A number can cost more than that."""
+_REQUESTS_AT_ONCE = 750
+"""Of one game: fewer than the server takes of all, and more than one address has connections by default."""
 _PROVE = {"WWW-Authenticate": "Bearer"}
 
 
@@ -76,6 +80,7 @@ class Parts:
     """Whether the server was asked to stop."""
     _allowances: dict[tuple[str, str], Allowance] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
+    _under_way: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         gauge = self.figures.gauge
@@ -105,6 +110,18 @@ class Parts:
         self.figures.objects.inc()
         for outcome, count in vars(delivered).items():
             self.figures.delivered.labels(outcome).inc(count)
+
+    @contextmanager
+    def under_way(self, game: str) -> Iterator[None]:
+        """Count a request of a game while it lasts, in the event loop. Raises Turned."""
+        if self._under_way[game] >= _REQUESTS_AT_ONCE:
+            reason = f"At most {_REQUESTS_AT_ONCE} requests of a game at once."
+            raise Turned(429, "too_many_at_once", reason, Connection="close", **{"Retry-After": "1"})
+        self._under_way[game] += 1
+        try:
+            yield
+        finally:
+            self._under_way[game] -= 1
 
     def allow_bytes(self, game: str, owed: int = 0) -> None:
         """Raise Turned for a game that owes more bytes of its allowance than so many, until that has caught up."""
@@ -158,9 +175,10 @@ def build_app(parts: Parts) -> FastAPI:
             game, read = _game(parts.keys, request), _reader(request)
             if parts.is_full():
                 raise Turned(503, "spool_full", "Too many events wait to be delivered.", **_LATER)
-            body = await _body(parts, game, request)
-            # In a thread: parsing, looking for personal data and waiting for the disk hold up no other request.
-            taken = await run_in_threadpool(_take, parts, game, read, body)
+            with parts.under_way(game):
+                body = await _body(parts, game, request)
+                # In a thread: parsing, looking for personal data and waiting for the disk hold up no other request.
+                taken = await run_in_threadpool(_take, parts, game, read, body)
             answer = Answer(accepted=taken.accepted, refused=taken.refused)
             status = 200 if taken.accepted or not taken.refused else 422
         except Turned as turned:
@@ -309,7 +327,10 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         "model": Answer | Problem,
         "description": "No event was accepted. They, or the body that holds none, are kept with the reason.",
     },
-    429: {"model": Problem, "description": "Too many events or bytes a second; send again after Retry-After seconds."},
+    429: {
+        "model": Problem,
+        "description": "Too many events or bytes a second, or requests at once; send again after Retry-After seconds.",
+    },
     503: {"model": Problem, "description": "Events cannot be kept now; send it again after Retry-After seconds."},
 }
 _EVENTS = {"type": "array", "items": Event.model_json_schema()}

@@ -15,8 +15,7 @@ class Connection(HttpToolsProtocol):
 
     Limits are set by a subclass, from settings.
 
-    One more of an address than it may hold closes the one that has been idle for longest; when none is, uvicorn's limit
-    of all connections decides.
+    One more of an address than it may hold closes the one that has been idle for longest, or itself when none is.
     """
 
     within_s: float
@@ -33,7 +32,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, in place of an idle one where its address holds too many."""
+        """Take a connection, where its address holds too many in place of an idle one or not at all."""
         super().connection_made(transport)
         self._expect_headers()
         if self.client is None:
@@ -42,8 +41,7 @@ class Connection(HttpToolsProtocol):
         mine = [each for each in held if each.client is not None and each.client[0] == self.client[0]]
         if len(mine) > self.most:
             idle = [each for each in mine if each.is_idle and each is not self]
-            if idle:
-                min(idle, key=lambda each: each._idle_since).transport.abort()
+            min(idle or [self], key=lambda each: each._idle_since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadlines."""

@@ -45,7 +45,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     home = tmp_path_factory.mktemp("home")
-    keys = {game: key_for(home, game) for game in ("busy", "bombs", "calm")}
+    keys = {game: key_for(home, game) for game in ("busy", "bombs", "calm", "held", "stuck")}
     with server(home, INGEST_SERVER__RATE_BYTES="0.001", INGEST_SERVER__REQUEST_WITHIN="PT600S") as running:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
         yield running, keys
@@ -223,3 +223,20 @@ def test_bodies_of_one_game_that_arrive_together_pass_no_allowance_that_each_wou
         # 32 MiB at once, and one body more.
         assert statuses.count(b"200") <= 5
         assert running.post(key, []).status == 429, "what was inflated is owed"
+
+
+@pytest.mark.parametrize(("addresses", "games"), [(1, ("held", "stuck")), (3, ("held",))])
+def test_bodies_that_do_not_end_keep_no_other_out(
+    attacked: tuple[Server, dict[str, str]], addresses: int, games: tuple[str, ...]
+) -> None:
+    """From one address with two keys, which neither key's limit holds up, and with one key from three addresses."""
+    running, keys = attacked
+    with ExitStack() as opened:
+        for number in range(1200):
+            # An address of this machine other than the one that the calm game has.
+            source = (f"127.0.0.{2 + number % addresses}", 0)
+            one = socket.create_connection(("127.0.0.1", running.port), timeout=60, source_address=source)
+            opened.enter_context(one)
+            with suppress(ConnectionResetError, BrokenPipeError):  # it was refused
+                one.sendall(BEGUN + rest(keys[games[number % len(games)]]))
+        wait_until(lambda: running.post(keys["calm"], [event("k-2")]).status == 200, "it is kept out", 60)
