@@ -109,11 +109,11 @@ class IngestServerSettings(Section):
     """More bytes waiting for the sink than this, and requests are answered with 503 until it catches up; 2 GiB are
     hours of a busy game."""
     address_connections: int = Field(500, ge=1)
-    """Connections that one address may hold; one more closes the one that has been idle for longest. A proxy before the
-    server is one address."""
+    """Connections that one address may hold; one more closes the one that has been idle for longest, or is refused
+    when none is. A proxy before the server is one address."""
     request_within: timedelta = Field(timedelta(seconds=20), gt=timedelta(0))
-    """A connection is closed when the headers of a request take longer to arrive, and so is one without a request. As
-    long again for the body: 408."""
+    """A connection is closed when the headers of a request take longer to arrive, and so is one without a request, or
+    whose answer is not read. As long again for the body: 408."""
     max_body_bytes: int = Field(1 * MIB, ge=1)
     """Largest body of a request as it is sent: 413."""
     max_inflated_bytes: int = Field(8 * MIB, ge=1)
@@ -143,8 +143,8 @@ class IngestServerSettings(Section):
     refused_for: timedelta = timedelta(days=30)
     """Refused events are kept, encrypted, for so long."""
     refused_bytes: int = Field(1 * GIB, ge=2)
-    """Most bytes of refused events, compressed and with 512 for each event, that are kept of a game in that time, counted
-    anew at each start. What comes beyond is refused and answered for, but not kept."""
+    """Most bytes of refused events, compressed and with 512 for each event, that are kept of a game in that time,
+    counted anew at each start. What comes beyond is refused and answered for, but not kept."""
     retry_after: timedelta = timedelta(seconds=5)
     """Pause before a sink that failed is tried again; doubled up to 60 s."""
     stop_after: timedelta = Field(timedelta(0), ge=timedelta(0))
