@@ -146,7 +146,9 @@ def test_who_leaves_in_the_middle_of_a_body_is_no_error_of_the_server(tmp_path: 
         assert running.stop() == (0, "Stopped; everything is delivered\n"), "nothing else is said, no traceback either"
 
 
-@pytest.mark.parametrize("begun", [BEGUN, BEGUN + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n0\r\n"])
+@pytest.mark.parametrize(
+    "begun", [BEGUN, BEGUN + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n0\r\n"], ids=["headers", "trailers"]
+)
 def test_headers_without_an_end_end_the_connection(attacked: tuple[Server, dict[str, str]], begun: bytes) -> None:
     running, _ = attacked
     with socket.create_connection(("127.0.0.1", running.port), timeout=30) as endless:
