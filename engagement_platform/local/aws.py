@@ -69,8 +69,8 @@ class EmbeddedAws:
                 return True
             return False
 
-        command = [sys.executable, "-m", "moto.server", "-H", LOCALHOST, "-p", str(self.port)]
-        # By default every page in a browser here may read what it answers.
+        command = [sys.executable, "-m", "engagement_platform.local.emulator", "-H", LOCALHOST, "-p", str(self.port)]
+        # By default the answers say that every page may read them.
         return Child(name=NAME, command=command, ready=ready, env={"MOTO_DISABLE_GLOBAL_CORS": "true"})
 
     def furnish(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import urllib.request
+import http.client
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,8 +103,49 @@ def test_objects_are_announced_in_the_queue_of_their_bucket(emulator: EmbeddedAw
         assert bucket in announced
 
 
+def asked(aws: EmbeddedAws, method: str, path: str, headers: dict[str, str]) -> tuple[int, str, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", aws.port, timeout=30)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text, {name.lower(): value for name, value in answer.headers.items()}
+
+
 def test_the_emulator_lets_no_page_of_another_site_read_what_it_answers(emulator: EmbeddedAws) -> None:
     for path in (f"/{BUCKET}", "/moto-api/data.json"):
-        request = urllib.request.Request(f"{emulator.endpoint}{path}", headers={"Origin": "http://evil.example"})
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            assert "access-control-allow-origin" not in {name.lower() for name in answer.headers}
+        for headers, expected in (({}, 200), ({"Origin": "http://evil.example"}, 403)):
+            status, _, answered = asked(emulator, "GET", path, headers)
+            assert (status, "access-control-allow-origin" in answered) == (expected, False)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("POST", "/moto-api/reset", {"Origin": "http://evil.example"}),
+        ("POST", "/moto-api/reset", {"Origin": "null"}),
+        ("POST", "/moto-api/reset", {"Host": "rebound.example:15566"}),
+        ("POST", "/moto-api/reset", {"Host": ""}),
+        ("POST", "/moto-api/recorder/start-recording", {"Sec-Fetch-Site": "cross-site"}),
+        ("GET", "/moto-api/recorder/start-recording", {"Sec-Fetch-Site": "cross-site"}),
+        ("GET", "/moto-api/data.json", {"Host": "rebound.example"}),
+        ("GET", "/moto-api/data.json", {"Host": "localhost.rebound.example"}),
+        ("GET", "/moto-api/data.json", {"Host": "127.0.0.1.rebound.example"}),
+        ("DELETE", f"/{BUCKET}/kept", {"Origin": "http://127.0.0.1:8000"}),
+        ("GET", f"/{BUCKET}/kept", {"Host": "rebound.example"}),
+    ],
+)
+def test_what_a_page_can_send_to_the_emulator_is_refused_with_one_sentence_and_changes_nothing(
+    emulator: EmbeddedAws, method: str, path: str, headers: dict[str, str]
+) -> None:
+    s3 = emulator.client("s3")
+    s3.put_object(Bucket=BUCKET, Key="kept", Body=b"{}")
+    status, text, _ = asked(emulator, method, path, headers)
+    assert (status, text.startswith("This server answers "), len(text.splitlines())) == (403, True, 1)
+    assert s3.get_object(Bucket=BUCKET, Key="kept")["Body"].read() == b"{}"
+
+
+def test_clients_that_put_the_bucket_into_the_host_are_answered(emulator: EmbeddedAws) -> None:
+    for host, path in ((f"localhost:{emulator.port}", f"/{BUCKET}"), (f"{BUCKET}.localhost:{emulator.port}", "/")):
+        status, text, _ = asked(emulator, "GET", path, {"Host": host})
+        assert (status, f"<Name>{BUCKET}</Name>" in text) == (200, True)
