@@ -1,7 +1,7 @@
 """`dagster-webserver` with a door: no page of another site can read or change anything through a visitor's browser.
 
-Dagster's own server answers any Host, and takes GraphQL from links and forms, which every page can send. Run as a
-program, with the arguments of `dagster-webserver`.
+Dagster's own server answers any Host, lets any page frame it, and takes GraphQL from links and forms, which every page
+can send. Run as a program, with the arguments of `dagster-webserver`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Any
 from dagster_webserver import cli
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", re.IGNORECASE)
+# Clicks that a foreign page gets by a frame come from pages of this server. Beside a policy of Dagster's both hold.
+_NO_FRAMES = [(b"x-frame-options", b"DENY"), (b"content-security-policy", b"frame-ancestors 'none'")]
 
 
 def refusal(scope: Scope) -> str | None:
@@ -29,7 +31,8 @@ def refusal(scope: Scope) -> str | None:
     own = {f"{scheme}://{hosts[0].lower()}" for scheme in ("http", "https")}
     if any(origin.lower() not in own for origin in origins):
         return "This server answers only pages of its own."
-    if scope["type"] == "http" and scope["path"].rstrip("/") == "/graphql":
+    # Wherever `--path-prefix` puts it.
+    if scope["type"] == "http" and scope["path"].rstrip("/").endswith("/graphql"):
         kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
         if scope["method"] != "POST" or kinds != ["application/json"]:
             return "GraphQL is answered only to a POST of application/json."
@@ -37,15 +40,20 @@ def refusal(scope: Scope) -> str | None:
 
 
 def guarded(app: ASGIApp) -> ASGIApp:
-    """The same application behind the door: what is refused gets 403 and the reason."""
+    """The same application behind the door: what is refused gets 403 and the reason, and no answer can be framed."""
 
     async def door(scope: Scope, receive: Receive, send: Send) -> None:
+        async def unframed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *_NO_FRAMES]}
+            await send(message)
+
         answer = app
         if scope["type"] in ("http", "websocket") and (reason := refusal(scope)):
             # Closed before it is accepted, a websocket is answered with 403.
             closed, refused = WebSocketClose(1008, reason), PlainTextResponse(f"{reason}\n", 403)
             answer = closed if scope["type"] == "websocket" else refused
-        await answer(scope, receive, send)
+        await answer(scope, receive, unframed)
 
     return door
 

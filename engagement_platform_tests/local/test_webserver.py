@@ -67,6 +67,8 @@ def test_pages_of_the_ui_and_programs_are_answered(port: int) -> None:
     [
         ("GET", f"/graphql?query={QUERY.replace(' ', '%20')}", {}, ""),
         ("GET", f"/graphql/?query={QUERY.replace(' ', '%20')}", {}, ""),
+        ("GET", f"/prefix/graphql?query={QUERY.replace(' ', '%20')}", {}, ""),
+        ("POST", "/pre/fix/graphql/", {"Content-Type": "text/plain"}, json.dumps({"query": QUERY})),
         ("POST", "/graphql", {"Content-Type": "application/x-www-form-urlencoded"}, f"query={QUERY}"),
         ("POST", "/graphql", {"Content-Type": "application/graphql"}, QUERY),
         ("POST", "/graphql", {"Content-Type": "text/plain; application/json"}, json.dumps({"query": QUERY})),
@@ -89,3 +91,18 @@ def test_what_a_page_of_another_site_can_send_is_refused_with_one_sentence(
     assert status == 403
     assert "Upgrade" in headers or text.strip().count(".") >= 1
     assert len(text.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "expected"),
+    [("/runs", {}, 200), ("/server_info", {}, 200), ("/runs", {"Host": "a.b"}, 403)],
+)
+def test_no_answer_can_be_shown_in_a_frame(port: int, path: str, headers: dict[str, str], expected: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path, headers=headers)
+    answer = connection.getresponse()
+    connection.close()
+    assert (answer.status, answer.headers.get_all("X-Frame-Options")) == (expected, ["DENY"])
+    *dagsters, ours = answer.headers.get_all("Content-Security-Policy", [])
+    assert ours == "frame-ancestors 'none'"
+    assert len(dagsters) == ((path, expected) == ("/runs", 200)), "that of the UI's own pages stays"
