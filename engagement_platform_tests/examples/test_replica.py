@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -80,7 +82,7 @@ def test_the_page_loads_nothing_and_takes_no_name_for_markup(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
-    odd = "</script><b>org</b>"
+    odd = '</script><a href="http://evil">o</a>'
     land(lake, "e1", "e2", organization=odd)
     lake.ask([{**convert("c1", "p1", "p2", 200), "organization_id": odd}])
     for words in (["refresh", "r.duckdb"], ["page", "r.duckdb", "page.html"]):
@@ -89,3 +91,8 @@ def test_the_page_loads_nothing_and_takes_no_name_for_markup(
     assert "2 engagements of 1 organizations" in text
     assert odd not in text
     assert 'src="http' not in text
+    # Plotly escapes what would end the script by itself, and makes links and bold text of tags that labels hold.
+    ticks = [json.JSONDecoder().raw_decode(part)[0] for part in text.split('"ticktext":')[1:] if part.startswith("[")]
+    _days, persons, converted = ticks
+    assert all(label.endswith(f", {escape(odd)}") for label in persons)
+    assert converted == [escape(odd)]
