@@ -158,6 +158,17 @@ def test_a_home_that_others_can_enter_is_refused_unless_that_is_set(call: Callab
     assert done.returncode == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_home_of_another_user_is_refused_unless_that_is_set(call: Callable[..., Call], tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, -1)
+    done = call("status")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"{tmp_path}, which holds keys and personal data, is of user 12345" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    done = call("ingest-key", "list", ENGAGEMENT_PLATFORM_HOME_SHARED="true")
+    assert done.returncode == 0
+
+
 def test_the_newest_batches_of_all_jobs_come_first_and_those_of_one_job_alone(
     call: Callable[..., Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,8 +90,9 @@ class Settings(BaseSettings):
     )
 
     home_shared: bool = False
-    """Whether a home that others can enter is accepted, such as a volume of Kubernetes. Otherwise it is refused: keys
-    are in it. Files that the platform makes there are for their owner only, whatever this says."""
+    """Whether a home that others can enter, or that is another user's, is accepted, such as a volume of Kubernetes.
+    Otherwise it is refused: keys are in it. Files that the platform makes there are for their owner only, whatever this
+    says."""
     home: Path = Field(default_factory=_data_home)
     """All local state: stores, broker data, Dagster, lake."""
     lake_uri: str | None = None
@@ -141,10 +142,17 @@ class Settings(BaseSettings):
     @classmethod
     def _is_private(cls, home: Path, info: ValidationInfo) -> Path:
         folder = home.expanduser()
-        if not info.data.get("home_shared") and folder.is_dir() and (mode := folder.stat().st_mode & 0o777) & 0o077:
+        if info.data.get("home_shared") or not folder.is_dir():
+            return home
+        found, meant = folder.stat(), f"or set {ENV_PREFIX}HOME_SHARED=true where that is meant"
+        if (mode := found.st_mode & 0o777) & 0o077:
             raise ValueError(
-                f"others can enter {folder} (mode {mode:o}), which holds keys and personal data; chmod 700 it, or set "
-                f"{ENV_PREFIX}HOME_SHARED=true where that is meant"
+                f"others can enter {folder} (mode {mode:o}), which holds keys and personal data; chmod 700 it, {meant}"
+            )
+        # Its owner could read, and replace, the keys that somebody else, such as root, puts there.
+        if found.st_uid not in (os.geteuid(), 0):
+            raise ValueError(
+                f"{folder}, which holds keys and personal data, is of user {found.st_uid}; chown it, {meant}"
             )
         return home
 
