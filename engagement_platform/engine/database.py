@@ -154,7 +154,8 @@ def _parse(url: str) -> URL:
 def _sqlite_engine(url: URL) -> Engine:
     if url.database:
         try:
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+            # The home, where a program is the first to use it: whatever its umask, for the owner only.
+            Path(url.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StoresUnavailable(url, str(error)) from error
     # A connection a transaction (0.3 ms): none is ever carried over a fork, which SQLite does not survive.

@@ -26,7 +26,7 @@ def locked_home(home: Path) -> Iterator[int]:
     When the last owner is gone but its children are still being ended, waits for that. Raises HomeInUse.
     """
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(home / "embedded.lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         reason = f"{home} cannot hold local state: {error.strerror}. Set ENGAGEMENT_PLATFORM_HOME to a folder of yours."

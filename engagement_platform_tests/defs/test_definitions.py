@@ -81,6 +81,19 @@ def test_day_partitions_begin_with_the_first_batch_or_where_that_is_set(
     assert first() == "2026-10-07"
 
 
+def test_what_runs_of_dagster_make_is_for_the_owner_only_whatever_the_umask(tmp_path: Path) -> None:
+    """By a process that only loads the definitions, as a code server elsewhere does: no command sets its umask."""
+    script = (
+        "from engagement_platform.definitions import defs; from engagement_platform.settings import Settings;"
+        "from engagement_platform.pipelines.jobs import open_stores; from pathlib import Path;"
+        "defs(); open_stores(Settings()); (Settings().home / 'folder').mkdir()"
+    )
+    env = {**os.environ, "ENGAGEMENT_PLATFORM_HOME": str(tmp_path / "home")}
+    subprocess.run([sys.executable, "-c", script], env=env, check=True, umask=0, timeout=180)
+    found = {path.name: f"{path.stat().st_mode & 0o777:o}" for path in (tmp_path / "home", *tmp_path.glob("home/*"))}
+    assert found.items() >= {"home": "700", "stores.db": "600", "folder": "700"}.items()
+
+
 def test_definitions_load_while_the_stores_are_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ENGAGEMENT_PLATFORM_DAGSTER__FIRST_DAY")
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_STORES__URL", f"postgresql+psycopg2://me@127.0.0.1:{free_ports(1)[0]}/none")

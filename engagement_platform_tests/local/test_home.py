@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engagement_platform.engine.database import open_engine
 from engagement_platform.local.home import HomeInUse, locked_home
 
 HOLD = """
@@ -35,3 +36,17 @@ def test_a_home_in_use_is_refused_with_its_holder_and_free_again_when_that_ended
         holder.stdin.close()
     with locked_home(tmp_path):
         assert (tmp_path / "embedded.lock").read_text() == str(os.getpid())
+
+
+@pytest.mark.parametrize("first", ["services", "stores"])
+def test_a_home_is_made_for_its_owner_only_whatever_the_umask(tmp_path: Path, first: str) -> None:
+    home, before = tmp_path / "home", os.umask(0)
+    try:
+        if first == "services":
+            with locked_home(home):
+                pass
+        else:
+            open_engine(f"sqlite:///{home / 'stores.db'}").dispose()
+    finally:
+        os.umask(before)
+    assert home.stat().st_mode & 0o777 == 0o700
