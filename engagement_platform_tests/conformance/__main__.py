@@ -117,7 +117,8 @@ def _races(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
         "|---|---|---|---|---|",
     )
     for run in race(asked.points or 1, asked.only or (), asked.minutes * 60):
-        held, again = f"`{run.held}`" if run.held else "", ", ".join(name for name, _ in run.refused)
+        held = f"`{run.held}`" if run.held else ""
+        again = "; ".join(f"{name}: {said}" for name, said in run.refused).replace("|", r"\|")
         yield f"| {run.first}, {run.second} | {held} | {run.order or 'NO'} | {again} | {run.seconds:.0f} |"
         if run.differs:
             failures.append(f"{run.first} and {run.second}, {run.held}: {run.differs}")

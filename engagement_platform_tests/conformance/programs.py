@@ -14,6 +14,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from engagement_platform_tests.conformance import disturbed
+from engagement_platform_tests.conformance.refusals import name_errors
 from engagement_platform_tests.ingestion.test_whole_path import Machine
 
 WITHIN_S = 600
@@ -90,6 +91,7 @@ def _run(environment: Mapping[str, str], output: Path, words: Sequence[str], at:
     for end, stream in ((".out", sys.stdout), (".err", sys.stderr)):
         with output.with_suffix(end).open("wb") as file:
             os.dup2(file.fileno(), stream.fileno())
+    name_errors()
     if fault:
         disturbed.main(at, fault, *words)
     else:

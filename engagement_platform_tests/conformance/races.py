@@ -7,7 +7,6 @@ runs to its end. A program that refuses has to say why in a sentence, and has to
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -32,6 +31,7 @@ from engagement_platform_tests.conformance.matrix import (
     words_of,
 )
 from engagement_platform_tests.conformance.programs import Program
+from engagement_platform_tests.conformance.refusals import Ended
 from engagement_platform_tests.conformance.scenarios import (
     APPLY,
     BACKFILL,
@@ -68,35 +68,6 @@ OPERATIONS = (
 PATIENCE_S = 3 * LEASE_S
 """How long a program waits for the leases of one that is stopped, and for its batch."""
 TIMES_AGAIN = 3
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a program ended. errors: its standard error."""
-
-    status: int
-    errors: str
-
-    @property
-    def refused(self) -> str:
-        """The sentence by which it refused; empty where it did its work, or says none."""
-        return sentence(self.errors) if self.status == 1 else ""
-
-    @property
-    def wrong(self) -> str:
-        """What nobody should have to read."""
-        return "" if self.status == 0 or self.refused else f"status {self.status}: {self.errors[-3000:]}"
-
-
-def sentence(errors: str) -> str:
-    """What a program that refused says on its last line; of a run of Dagster, which prints where, too, its cause.
-
-    Empty after an error that was not raised on purpose.
-    """
-    if causes := re.findall(r"^engagement_platform\.[\w.]+: (\S.*)$", errors, re.MULTILINE):
-        return str(causes[-1])
-    lines = [line for line in errors.splitlines() if line.strip() and not line.startswith("Waiting: ")]
-    return "" if not lines or "Traceback" in errors else lines[-1]
 
 
 @dataclass(frozen=True)
@@ -244,6 +215,8 @@ class _Arena:
         if not program.stopped():
             return Ended(-1, f"never reached {point}: {_ended(program)}"), Ended(0, "")
         try:
+            # Its lease is over before the other begins, which else would only show that it waits.
+            time.sleep(LEASE_S)
             other = _run(own, second, second.program)
         finally:
             program.wake()

@@ -1,16 +1,17 @@
-"""What a program that was refused says, in milliseconds."""
+"""What a program that was refused says, and which errors are refusals, in milliseconds."""
 
 from __future__ import annotations
 
 import pytest
 
-from engagement_platform_tests.conformance.races import Ended
+from engagement_platform_tests.conformance.refusals import REFUSALS, Ended
+from engagement_platform_tests.docs.pages import error_names
 
 OF_DAGSTER = """Traceback (most recent call last):
 dagster._core.errors.DagsterExecutionStepExecutionError: Error occurred while executing op "ingest":
 
 The above exception was caused by the following exception:
-engagement_platform.engine.lease.LeaseUnavailable: somebody holds the lease; run again
+engagement_platform.engine.lease.LeaseUnavailable: LeaseUnavailable: somebody holds the lease; run again
 
 Stack Trace:
   File "lease.py", line 1, in acquire
@@ -21,8 +22,8 @@ Stack Trace:
     ("status", "errors", "refused"),
     [
         (0, "Waiting: somebody holds the lease\n", ""),
-        (1, "Waiting: somebody holds the lease\nNothing was changed; run again.\n", "Nothing was changed; run again."),
-        (1, OF_DAGSTER, "somebody holds the lease; run again"),
+        (1, "Waiting: somebody holds the lease\nLeaseLost: nothing was changed.\n", "LeaseLost: nothing was changed."),
+        (1, OF_DAGSTER, "LeaseUnavailable: somebody holds the lease; run again"),
     ],
 )
 def test_a_program_that_refuses_says_why_in_a_sentence(status: int, errors: str, refused: str) -> None:
@@ -31,7 +32,21 @@ def test_a_program_that_refuses_says_why_in_a_sentence(status: int, errors: str,
 
 @pytest.mark.parametrize(
     ("status", "errors"),
-    [(1, ""), (1, "Traceback (most recent call last):\n  …\nKeyError: 'a'\n"), (2, "No such option"), (-9, "")],
+    [
+        (1, ""),
+        (1, "Traceback (most recent call last):\n  …\nKeyError: 'a'\n"),
+        (1, "BatchFailed: batch 1 stopped: SparkException: LeaseLost: a conflict. The next run finishes the batch.\n"),
+        (1, OF_DAGSTER.replace("LeaseUnavailable", "BatchFailed")),
+        (1, "Nothing was changed; run again.\n"),
+        (2, "No such option"),
+        (2, "LeaseLost: nothing was changed.\n"),
+        (-9, ""),
+    ],
 )
 def test_anything_else_that_did_not_work_is_wrong(status: int, errors: str) -> None:
     assert Ended(status, errors).wrong.startswith(f"status {status}")
+
+
+def test_every_refusal_is_an_error_of_the_product_and_a_batch_that_failed_is_none() -> None:
+    assert error_names() >= REFUSALS
+    assert "BatchFailed" not in REFUSALS
