@@ -1,11 +1,13 @@
 """Disturbs the product and looks whether it stays right: python -m engagement_platform_tests.conformance [--help].
 
-Prints a table of each section. Exit status: 1 where anything ended otherwise than it has to.
+Prints a table of each section. Exit status: 1 where anything ended otherwise than it has to, a section had nothing to do,
+or one that was not asked to be short did not come to its end.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -15,13 +17,19 @@ from engagement_platform_tests.conformance.faults import storm, table
 from engagement_platform_tests.conformance.fuzz import fuzz
 from engagement_platform_tests.conformance.matrix import FAULTS, disturb
 from engagement_platform_tests.conformance.planted import bugs, plant
-from engagement_platform_tests.conformance.races import race
+from engagement_platform_tests.conformance.races import pairs, race
 from engagement_platform_tests.conformance.scenarios import SCENARIOS
 from engagement_platform_tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "reliability.md"
 COMMAND = "make conformance ARGS='{} --write'"
 """What writes a section of the page; its options are told in the section."""
+
+HEADER = 2
+"""Lines of a table before its first row."""
+MINUTES = 60
+WITHIN_MINUTES = 240
+"""Enough for all that the section faults does by default, several times."""
 
 Section = Callable[[argparse.Namespace, list[str]], Iterator[str]]
 """Yields lines of Markdown as they are found, and adds what failed to the list."""
@@ -38,11 +46,18 @@ def main() -> int:
         "--points", type=int, default=0, metavar="N", help="most of each scenario; default: all, of races one"
     )
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="lakes of N random histories")
-    parser.add_argument("--minutes", type=float, default=60, metavar="N", help="of fuzz and races; default: 60")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="of fuzz (default: 60), and of races (default: until every pair)",
+    )
     parser.add_argument("--messages", type=int, default=100_000, metavar="N", help="of the section faults")
     parser.add_argument("--objects", type=int, default=2_000, metavar="N", help="of the section faults")
     parser.add_argument("--storm", type=int, default=210, metavar="N", help="faults of the section faults")
-    parser.add_argument("--within", type=float, default=240, metavar="MINUTES", help="end the section faults earlier")
+    parser.add_argument(
+        "--within", type=float, metavar="MINUTES", help="end the section faults earlier; by default less than all fails"
+    )
     parser.add_argument("--write", action="store_true", help="write each table into docs/reliability.md, too")
     asked = parser.parse_args()
     if unknown := set(asked.what) - set(SECTIONS):
@@ -66,6 +81,8 @@ def main() -> int:
         if interrupted:
             failures.append(f"{what} was interrupted")
             break
+        if sum(line.startswith("|") for line in lines) <= HEADER:
+            failures.append(f"{what}: there was nothing to do")
     print("\n".join(failures), file=sys.stderr)
     return min(len(failures), 1)
 
@@ -73,7 +90,7 @@ def main() -> int:
 def _runs(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     scenarios = [scenario for scenario in SCENARIOS if not asked.only or scenario.name in asked.only]
     yield from ("| job | seed | crash point | fault | equal | seconds |", "|---|---|---|---|---|---|")
-    for run in disturb(scenarios, asked.faults, asked.seeds, asked.points, asked.at):
+    for run in disturb(scenarios, asked.faults, asked.seeds, asked.points, asked.at) if scenarios else ():
         equal = "NO" if run.differs else "yes"
         yield f"| {run.scenario} | {run.seed} | `{run.point}` | {run.fault} | {equal} | {run.seconds:.0f} |"
         if run.differs:
@@ -82,7 +99,8 @@ def _runs(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
 
 def _bugs(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     yield from ("| planted bug | caught | seconds |", "|---|---|---|")
-    for outcome in plant([bug for bug in bugs() if not asked.only or bug.name in asked.only]):
+    chosen = [bug for bug in bugs() if not asked.only or bug.name in asked.only]
+    for outcome in plant(chosen) if chosen else ():
         yield f"| {outcome.bug.says} | {'yes' if outcome.caught else 'NO'} | {outcome.seconds:.0f} |"
         if not outcome.caught:
             test, status = outcome.bug.test, outcome.status
@@ -91,14 +109,15 @@ def _bugs(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
 
 def _fuzz(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     yield from ("| what | examples | seconds | found |", "|---|---|---|---|")
-    for part in fuzz(asked.minutes, asked.only):
+    for part in fuzz(MINUTES if asked.minutes is None else asked.minutes, asked.only):
         found = "; ".join(filter(None, (str(len(part.failures)), part.seen)))
         yield f"| {part.what} | {part.examples:,} | {part.seconds:,.0f} | {found} |"
         failures += [f"{part.what}: {each}" for each in part.failures]
 
 
 def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
-    ended = storm(asked.messages, asked.objects, asked.storm, minutes=asked.within)
+    within = WITHIN_MINUTES if asked.within is None else asked.within
+    ended = storm(asked.messages, asked.objects, asked.storm, minutes=within)
     yield (
         f"{ended.messages:,} messages and {ended.objects:,} objects in {ended.seconds / 60:.0f} minutes, with "
         f"{len(ended.faults)} faults; jobs failed {ended.failed} times, and {sum(ended.requests.values()):,} requests "
@@ -107,6 +126,16 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     )
     yield ""
     yield from table(ended.faults)
+    parts = (
+        (len(ended.faults), asked.storm, "faults"),
+        (ended.messages, asked.messages, "messages"),
+        (ended.objects, asked.objects, "objects"),
+    )
+    of = ", ".join(f"{done:,} of {wanted:,} {what}" for done, wanted, what in parts)
+    short = any(done < wanted for done, wanted, _ in parts)
+    yield from ("", f"{of}{', since the time was over' if short else ''}.")
+    if short and asked.within is None:
+        failures.append(f"the storm ended before its end: {of}")
     failures += [*ended.unnoticed, *(f"the reader saw: {one}" for one in ended.seen)]
     failures += [*(f"lost: {one}" for one in ended.lost), *(f"doubled: {one}" for one in ended.doubled)]
 
@@ -116,12 +145,19 @@ def _races(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
         "| operations | stopped before | as one after the other | had to run again | seconds |",
         "|---|---|---|---|---|",
     )
-    for run in race(asked.points or 1, asked.only or (), asked.minutes * 60):
+    racing, raced = pairs(asked.only or ()), set[tuple[str, str]]()
+    within_s = math.inf if asked.minutes is None else asked.minutes * 60
+    for run in race(racing, asked.points or 1, within_s) if racing else ():
+        raced.add((run.first, run.second))
         held = f"`{run.held}`" if run.held else ""
         again = "; ".join(f"{name}: {said}" for name, said in run.refused).replace("|", r"\|")
         yield f"| {run.first}, {run.second} | {held} | {run.order or 'NO'} | {again} | {run.seconds:.0f} |"
         if run.differs:
             failures.append(f"{run.first} and {run.second}, {run.held}: {run.differs}")
+    over = ", since the time was over" if len(raced) < len(racing) else ""
+    yield from ("", f"{len(raced)} of {len(pairs(()))} pairs{over}.")
+    if len(raced) < len(racing) and asked.minutes is None:
+        failures.append(f"only {len(raced)} of {len(racing)} pairs were raced")
 
 
 SECTIONS: Mapping[str, Section] = {"runs": _runs, "bugs": _bugs, "fuzz": _fuzz, "faults": _faults, "races": _races}

@@ -85,26 +85,30 @@ class Race:
     seconds: float
 
 
-def race(most: int, only: Sequence[str], within_s: float) -> Iterator[Race]:
-    """Race each pair, each operation with itself, too, in an order of chance; only: pairs among these.
+def pairs(only: Sequence[str]) -> list[tuple[Scenario, Scenario]]:
+    """Each pair, each operation with itself, too, in an order of chance; only: those among these operations."""
+    every = list(combinations_with_replacement(OPERATIONS, 2))
+    Random(0).shuffle(every)
+    # Of some pairs the one is stopped, of others the other.
+    turned = [pair[::-1] if number % 2 else pair for number, pair in enumerate(every)]
+    return [pair for pair in turned if not only or {operation.name for operation in pair} <= set(only)]
 
-    most: points at which one of a pair is stopped, spread over its commits. within_s: begins nothing after so long.
+
+def race(racing: Sequence[tuple[Scenario, Scenario]], most: int, within_s: float) -> Iterator[Race]:
+    """Race pairs, of each the one that is named first stopped at points.
+
+    most: of these points, spread over its commits. within_s: begins no pair after so long; each that it begins is raced
+    to its end.
     """
     deadline = time.monotonic() + within_s
-    pairs = list(combinations_with_replacement(OPERATIONS, 2))
-    Random(0).shuffle(pairs)
     with served() as machine:
         arena = _Arena(_prepared(filled(machine, 0)))
-        for number, (first, second) in enumerate(pairs):
-            if only and not {first.name, second.name} <= set(only):
-                continue
-            # Of some pairs the one is stopped, of others the other.
-            held, other = (second, first) if number % 2 else (first, second)
-            began = time.monotonic()
+        for held, other in racing:
+            if (began := time.monotonic()) > deadline:
+                return
             try:
                 for point in ("", *spread(arena.commits(held), most)):
-                    if (began := time.monotonic()) > deadline:
-                        return
+                    began = time.monotonic()
                     yield arena.race(held, other, point)
             except AssertionError as error:
                 # One of them does not work by itself: the other pairs may.
