@@ -10,11 +10,16 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
 from types import FrameType
 from typing import Any
 
+import deltalake
+from deltalake import DeltaTable, write_deltalake
+from deltalake.table import TableOptimizer
 from sqlalchemy import Connection
 
 from engagement_platform.lake.contract import Table
@@ -22,145 +27,348 @@ from engagement_platform.lake.optimize import Place
 from engagement_platform_tests.docs.pages import PACKAGE, modules, tree
 
 IN_THE_MATRIX: Mapping[str, str] = {
-    "engine.cursors.move": "consumer",
-    "engine.stores.app_id": "restore",
-    "engine.stores.begin": "ingest",
-    "engine.stores.record": "ingest",
-    "engine.stores.rewind": "restore",
-    "engine.stores.succeed": "ingest",
-    "lake.erased._merge": "erase",
+    "engine.cursors.CursorStore.move": "consumer",
+    "engine.stores.BatchMetadataStore.record": "ingest",
+    "engine.stores.CheckpointStore.app_id": "restore",
+    "engine.stores.CheckpointStore.begin": "ingest",
+    "engine.stores.CheckpointStore.rewind": "restore",
+    "engine.stores.CheckpointStore.succeed": "ingest",
     "lake.erased._alter": "erase",
-    "lake.lake._create": "import",
-    "lake.lake.append": "ingest",
+    "lake.erased._merge": "erase",
+    "lake.lake.Lake._create": "import",
+    "lake.lake.Lake.append": "ingest",
+    "lake.lake.Lake.set_property": "move by deletion_vectors",
     "lake.optimize.rewrite": "optimize",
     "lake.optimize.vacuum": "vacuum",
     "lake.overwrite._overwrite": "move by overwrite",
+    "lake.overwrite.delete_through": "move profiles by merge",
+    "lake.overwrite.merge_newer": "move profiles by merge",
     "lake.overwrite.update_rows": "move by merge",
     "lake.restore.restore": "restore",
-    "pii.tombstones.ask": "erase",
-    "pii.tombstones.forget_asked": "erase",
-    "pii.tombstones.put_up": "erase",
+    "pii.keys.Keyring.destroy": "erase",
+    "pii.tombstones.StoredTombstones.ask": "erase",
+    "pii.tombstones.StoredTombstones.forget_asked": "erase",
+    "pii.tombstones.StoredTombstones.put_up": "erase",
+    "pipelines.games.live_ops_store.LiveOpsStore.add": "games",
+    "sources.s3_sqs_state.S3SqsState.arrive": "games",
+    "sources.s3_sqs_state.S3SqsState.forget_files": "games",
+    "sources.s3_sqs_state.S3SqsState.forget_messages": "games",
+    "sources.s3_sqs_state.S3SqsState.plan": "games",
 }
 """Function -> a scenario of the matrix that passes it."""
 
-ELSEWHERE: Mapping[str, tuple[str, ...]] = {
-    "alerting/test_store.py": (
-        "alerting.alerts._claim",
-        "alerting.alerts._settle",
-        "alerting.alerts.raised",
-        "alerting.alerts.recovered",
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Functions that no scenario of the matrix has to pass. test: looks at what comes of an end there, or of doing it
+    again. why: no scenario of the matrix does."""
+
+    test: str
+    why: str
+    points: tuple[str, ...]
+
+
+_COMMAND = "one commit of a command, which is given again"
+_STAYS = "no data with it: each run makes, keeps and replaces these"
+_FAULT = "only a run after a fault passes it"
+_ROTATION = "no job rotates keys"
+
+ELSEWHERE: tuple[Elsewhere, ...] = (
+    Elsewhere(
+        "alerting/test_store.py::test_what_one_process_is_sending_no_other_takes_unless_the_first_died",
+        "no job sends alerts; what watches jobs does",
+        (
+            "alerting.alerts.Alerts._claim",
+            "alerting.alerts.Alerts._settle",
+            "alerting.alerts.Alerts.raised",
+            "alerting.alerts.Alerts.recovered",
+        ),
     ),
-    "engine/test_cursors.py": (
-        "engine.cursors.begin",
-        "engine.cursors.claim",
-        "engine.cursors.forget",
-        "engine.cursors.record",
+    Elsewhere(
+        "engine/test_cursors.py::test_a_cursor_moves_only_for_who_has_seen_it_last",
+        "a consumer begins once, before it has read anything",
+        ("engine.cursors.CursorStore.begin", "engine.cursors.CursorStore.forget"),
     ),
-    "engine/test_lease.py": (
-        "engine.lease._leave",
-        "engine.lease.acquire",
-        "engine.lease.heartbeat",
-        "engine.lease.release",
+    Elsewhere(
+        "pipelines/page_views/test_kills.py"
+        "::test_a_chain_that_is_killed_between_hops_and_commits_ends_in_what_a_loop_makes",
+        "Spark commits inside of it, batch by batch",
+        (
+            "engine.cursors.StreamCheckpoints.claim",
+            "engine.cursors.StreamCheckpoints.record",
+            "lake.streaming.drain_stream",
+        ),
     ),
-    "engine/test_stores.py": (
-        "engine.database._ensure_schema",
-        "engine.database.ensure_tables",
-        "engine.stores.fail",
-        "engine.stores.reset",
+    Elsewhere(
+        "engine/test_cursors.py::test_a_checkpoint_folder_belongs_to_one_stream_and_a_stream_to_one_folder",
+        _COMMAND,
+        ("engine.cursors.StreamCheckpoints.forget",),
     ),
-    "erasing/test_erasing.py": ("lake.erased.rewrite",),
-    "ingest_server/test_server.py": ("ingest_server.keys.add", "ingest_server.keys.revoke"),
-    "lake/test_capability_probes.py": ("lake.capability_probes._runs",),
-    "lake/test_fencing.py": ("lake.fencing._close",),
-    "lake/test_lake.py": ("lake.lake._compare", "lake.lake.set_property"),
-    "lake/test_recovery.py": ("engine.stores.adopt", "engine.stores.know"),
-    "lake/test_shared_session.py": ("lake.shared_session._opened",),
-    "maintenance/guards/test_foreign_commits.py": ("maintenance.guards.foreign_commits.foreign_commits",),
-    "maintenance/layout/test_migrate.py": (
-        "lake.repartition.cluster",
-        "lake.repartition.relay",
-        "lake.restore.rolled_back",
-        "maintenance.layout.migrate.run",
+    Elsewhere(
+        "engine/test_lease.py::test_a_killed_holder_is_replaced_at_once_even_while_it_is_a_zombie",
+        _STAYS,
+        ("engine.lease.Lease.heartbeat", "engine.lease.Lease.release", "engine.lease.LeaseStore.acquire"),
     ),
-    "maintenance/layout/test_optimize.py": ("lake.optimize.checkpoint_log",),
-    "maintenance/rollback/test_restore.py": ("lake.restore._note",),
-    "pii/test_erasure.py": ("lake.store_tables.append", "lake.store_tables.purge", "lake.store_tables.remove"),
-    "pii/test_vault.py": (
-        "lake.store_tables.replace",
-        "pii.keys._found_secret",
-        "pii.keys._make",
-        "pii.keys._rewrap",
-        "pii.keys.destroy",
-        "pii.keys.forget_former",
-        "pii.keys.rotate",
+    Elsewhere(
+        "engine/test_lease.py::test_a_killed_waiter_holds_nobody_up", _STAYS, ("engine.lease.LeaseStore._leave",)
     ),
-    "pipelines/games/test_job.py": (
-        "pipelines.games.erasing.erase",
-        "pipelines.games.live_ops_store.add",
-        "pipelines.games.live_ops_store.forget",
-        "pipelines.games.live_ops_store.reset",
+    Elsewhere(
+        "engine/test_stores.py::test_processes_that_start_together_agree_on_one_schema",
+        _STAYS,
+        ("engine.database._ensure_schema", "engine.database.ensure_tables"),
     ),
-    "pipelines/profiles/test_rematerialize.py": (
-        "lake.overwrite.delete_through",
-        "lake.overwrite.delete_where",
-        "lake.overwrite.merge_newer",
+    Elsewhere(
+        "engine/test_stores.py::test_unfinished_are_the_running_and_failed_batches_of_all_jobs_but_not_those_a_reset_gave_up",
+        _FAULT,
+        ("engine.stores.CheckpointStore.fail", "engine.stores.CheckpointStore.reset"),
     ),
-    "sources/test_s3_sqs.py": (
-        "sources.s3_sqs_state.arrive",
-        "sources.s3_sqs_state.forget_files",
-        "sources.s3_sqs_state.forget_messages",
-        "sources.s3_sqs_state.plan",
-        "sources.s3_sqs_state.renew",
-        "sources.s3_sqs_state.rewriting",
-        "sources.s3_sqs_state.rewritten",
-        "sources.s3_sqs_state.split",
+    Elsewhere(
+        "erasing/test_erasing.py::test_rows_that_are_only_marked_as_removed_leave_their_files_too",
+        "only tables with deletion vectors pass it",
+        ("lake.erased.rewrite",),
     ),
-}
-"""File of tests -> functions of which it looks at what comes of an end there."""
+    Elsewhere(
+        "ingest_server/test_server.py::test_keys_are_made_listed_and_revoked_from_the_command_line",
+        _COMMAND,
+        ("ingest_server.keys.IngestKeys.add", "ingest_server.keys.IngestKeys.revoke"),
+    ),
+    Elsewhere(
+        "lake/test_capability_probes.py::test_the_probe_tells_what_this_spark_and_delta_can_do",
+        "its tables are thrown away",
+        ("lake.capability_probes._runs",),
+    ),
+    Elsewhere(
+        "lake/test_fencing.py::test_an_append_that_was_under_way_when_its_transaction_was_closed_fails",
+        _FAULT,
+        ("lake.fencing.LakeFencing._close",),
+    ),
+    Elsewhere(
+        "lake/test_lake.py::test_missing_columns_are_added_only_with_evolve_and_only_when_all_else_agrees",
+        "a table gets a column once, before a batch begins",
+        ("lake.lake.Lake._compare",),
+    ),
+    Elsewhere(
+        "lake/test_recovery.py::test_recovering_twice_or_where_nothing_is_lost_changes_nothing",
+        "stores have to be lost before",
+        ("engine.stores.CheckpointStore.adopt", "engine.stores.CheckpointStore.know"),
+    ),
+    Elsewhere(
+        "lake/test_recovery.py::test_checkpoints_of_logs_change_nothing_about_what_is_found",
+        "readers see no difference",
+        ("lake.optimize.checkpoint_log",),
+    ),
+    Elsewhere(
+        "lake/test_shared_session.py::test_a_killed_run_leaves_nothing_to_the_next",
+        _STAYS,
+        ("lake.shared_session._opened",),
+    ),
+    Elsewhere(
+        "maintenance/guards/test_foreign_commits.py"
+        "::test_each_foreign_commit_is_reported_however_many_come_before_the_next_look",
+        "no job looks for these; what watches jobs does",
+        ("maintenance.guards.foreign_commits.foreign_commits",),
+    ),
+    Elsewhere(
+        "maintenance/layout/test_migrate.py::test_a_migration_that_is_killed_is_begun_anew_or_found_done",
+        "a test ends it at each of these",
+        ("lake.repartition.cluster", "lake.repartition.relay", "maintenance.layout.migrate.run"),
+    ),
+    Elsewhere(
+        "maintenance/layout/test_migrate.py::test_a_table_that_holds_something_else_afterwards_is_taken_back",
+        "only a migration that was wrong passes it",
+        ("lake.restore.rolled_back",),
+    ),
+    Elsewhere(
+        "maintenance/rollback/test_restore.py::test_a_restore_that_ends_anywhere_is_finished_once",
+        "only a table with a watermark passes it",
+        ("lake.restore._note",),
+    ),
+    Elsewhere(
+        "pii/test_erasure.py::test_an_erasure_that_stopped_in_the_middle_is_done_by_the_same_call",
+        "the matrix has no events with personal data",
+        (
+            "lake.store_tables.append",
+            "lake.store_tables.purge",
+            "lake.store_tables.remove",
+        ),
+    ),
+    Elsewhere(
+        "pii/test_vault.py::test_two_processes_that_begin_at_once_have_the_same_keys",
+        "made once, before anything is in it",
+        ("lake.store_tables.create", "pii.keys.Keyring._found_secret", "pii.keys.Keyring._make"),
+    ),
+    Elsewhere(
+        "pii/test_vault.py::test_a_rotation_that_stopped_between_two_days_is_finished_by_the_next_and_an_erasure_in_between_is_true",
+        _ROTATION,
+        ("lake.store_tables.replace",),
+    ),
+    Elsewhere(
+        "pii/test_vault.py::test_a_rotation_that_stopped_is_finished_by_the_next_which_leaves_no_former_key",
+        _ROTATION,
+        (
+            "pii.keys.Keyring._rewrap",
+            "pii.keys.Keyring.forget_former",
+            "pii.keys.Keyring.rotate",
+        ),
+    ),
+    Elsewhere(
+        "pipelines/games/test_job.py"
+        "::test_what_a_batch_that_was_given_up_has_left_in_tables_is_counted_once_and_a_reset_counts_it_too",
+        _COMMAND,
+        ("pipelines.games.live_ops_store.LiveOpsStore.reset",),
+    ),
+    Elsewhere(
+        "pipelines/games/test_live_ops.py::test_the_commands_judge_show_a_player_and_forget",
+        _COMMAND,
+        ("pipelines.games.live_ops_store.LiveOpsStore.forget",),
+    ),
+    Elsewhere(
+        "pipelines/games/test_erasing.py"
+        "::test_nothing_is_taken_out_while_a_batch_is_half_done_and_the_same_call_does_the_rest",
+        _COMMAND,
+        ("pipelines.games.erasing.PlayersKept.erase",),
+    ),
+    Elsewhere(
+        "pipelines/profiles/test_rematerialize.py::test_what_was_deleted_long_ago_is_forgotten_where_a_retention_is_set",
+        "the scenarios set no retention",
+        ("lake.overwrite.delete_where",),
+    ),
+    Elsewhere(
+        "pipelines/games/test_job.py::test_a_batch_that_was_begun_and_not_read_is_halved_at_the_next_attempt",
+        _FAULT,
+        ("sources.s3_sqs_state.S3SqsState.split",),
+    ),
+    Elsewhere(
+        "pipelines/games/test_job.py::test_a_replay_that_was_interrupted_is_finished_first_whatever_is_asked_for_next",
+        "the matrix replays nothing",
+        ("sources.s3_sqs_state.S3SqsState.renew",),
+    ),
+    Elsewhere(
+        "pipelines/games/test_raw_objects.py::test_one_object_that_cannot_be_read_or_is_gone_meanwhile_ends_nothing",
+        "the matrix erases no player",
+        ("sources.s3_sqs_state.S3SqsState.rewriting", "sources.s3_sqs_state.S3SqsState.rewritten"),
+    ),
+)
 
 HELPERS = frozenset({"save_under", "_alone", "_writing"})
 """Functions that commit for others; those are the points."""
 
-_SPARK = {"save", "merge", "sql", "save_under"}
-_DELTA_RS = {"write_deltalake", "create_write_transaction", "vacuum", "compact", "create_checkpoint", "delete"}
-_STORES = {"writing", "_alone", "_writing"}
+NO_COMMIT: Mapping[str, str] = {}
+"""Function that the finder takes for one that commits -> why it is none."""
+
+UPKEEP = ("engine.database.", "engine.lease.", "lake.capability_probes.", "lake.shared_session.")
+"""Modules whose commits are of leases, schemas and sessions: each run passes them many times, and no data with them."""
+
+_OBSERVED = frozenset(
+    point
+    for point in (*IN_THE_MATRIX, *(point for each in ELSEWHERE for point in each.points))
+    if not point.startswith(UPKEEP)
+)
+
+_CALLED = {"writing", "_alone", "_writing", "save_under", "write_deltalake", "convert_to_deltalake"}
+"""Functions, of whatever module, that commit."""
+_METHODS = {
+    "insertInto", "mergeInto", "save", "saveAsTable", "sql", "toTable", "writeTo",
+    "executeCompaction", "executeZOrderBy", "restoreToTimestamp", "restoreToVersion",
+    "cleanup_metadata", "create_checkpoint", "create_write_transaction",
+}  # fmt: skip
+"""Methods, of whatever object, that commit: Spark's, and those that only delta-rs has."""
+_OF_A_TABLE = {"alter", "create", "delete", "merge", "optimize", "repair", "restore", "update", "vacuum"}
+"""Names that mean one of a `DeltaTable`, and something else of other things."""
+_OF_A_PART = {("optimize", "compact"), ("optimize", "z_order")}
+_OPENS = ("DeltaTable", "open_log(")
 _READS = ("SHOW", "DESCRIBE")
 
 
 def commits() -> set[str]:
     """The functions of the product that commit, found by what they call."""
-    found = set()
+    found = set[str]()
     for path in modules():
-        module = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".")
-        names = _STORES | (_SPARK | _DELTA_RS if path.parent.name == "lake" else set())
-        found |= {f"{module}.{function}" for function, call in _calls(tree(path)) if _name(call) in names}
-    return {point for point in found if point.rpartition(".")[2] not in HELPERS}
+        module = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
+        found |= {f"{module}.{function}" for function in committing(tree(path))}
+    return {point for point in found - set(NO_COMMIT) if point.rpartition(".")[2] not in HELPERS}
 
 
-def _calls(node: ast.AST, function: str = "") -> Iterator[tuple[str, ast.Call]]:
-    """Every call but a statement that only reads, with the function that it is in."""
+def committing(module: ast.Module) -> set[str]:
+    """The functions of a module that commit, those of a class as `Class.function`."""
+    return {name for name, function in _functions(module) if any(map(_commits(function), ast.walk(function)))}
+
+
+def _functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Every function, with what is inside of it; what a module does outside of them is `<module>`."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Call) and not any(
-            ast.unparse(each).lstrip("f'\"").startswith(_READS) for each in child.args
-        ):
-            yield function, child
-        yield from _calls(child, child.name if isinstance(child, ast.FunctionDef) else function)
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{within}{child.name}", child
+        elif isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{within}{child.name}.")
+        elif isinstance(child, ast.stmt):
+            yield f"{within}<module>", child
 
 
-def _name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+def _commits(function: ast.AST) -> Callable[[ast.AST], bool]:
+    """Whether something in a function commits."""
+    tables = _tables(function)
+
+    def commits(node: ast.AST) -> bool:
+        match node:
+            case ast.Attribute(attr="writeStream"):
+                return True
+            case ast.Call(func=ast.Name(name)):
+                return name in _CALLED
+            case ast.Call(func=ast.Attribute(of, name)):
+                return not _reads(node) and (name in _CALLED | _METHODS or _is_of_a_table(of, name, node, tables))
+        return False
+
+    return commits
+
+
+def _reads(call: ast.Call) -> bool:
+    """Whether it is a statement, or a trial, that changes nothing."""
+    said = [ast.unparse(each).lstrip("f'\"").upper() for each in call.args]
+    return any(each.startswith(_READS) for each in said) or "dry_run=True" in map(ast.unparse, call.keywords)
+
+
+def _is_of_a_table(of: ast.expr, name: str, call: ast.Call, tables: Collection[str]) -> bool:
+    part = of.attr if isinstance(of, ast.Attribute) else ""
+    # Spark's MERGE ends with a call without arguments, which no other `merge` has.
+    if (part, name) in _OF_A_PART or (name == "merge" and not call.args and not call.keywords):
+        return True
+    # `table.alter.add_columns()` is of the table, too.
+    return not _OF_A_TABLE.isdisjoint({name, part}) and _is_table(of, tables)
+
+
+def _tables(function: ast.AST) -> set[str]:
+    """The names by which a function has a `DeltaTable`, among its arguments and what it assigns."""
+    found = set[str]()
+    for node in ast.walk(function):
+        match node:
+            case ast.arg(arg=name, annotation=ast.expr() as what) if "DeltaTable" in ast.unparse(what):
+                found.add(name)
+            case ast.Assign(targets=targets, value=value) if _is_table(value, found):
+                found |= {ast.unparse(target) for target in targets}
+            case ast.AnnAssign(target=target, annotation=what) if "DeltaTable" in ast.unparse(what):
+                found.add(ast.unparse(target))
+            case ast.NamedExpr(target=target, value=value) if _is_table(value, found):
+                found.add(ast.unparse(target))
+    return found
+
+
+def _is_table(value: ast.AST, tables: Collection[str]) -> bool:
+    said = ast.unparse(value)
+    return any(each in said for each in _OPENS) or said.partition(".")[0] in tables or said in tables
 
 
 def watch(observe: Callable[[str], None]) -> None:
     """From now on call `observe` with each crash point that this process passes: a client of a Connect server.
 
-    The same point passed again is called `… #2`, and so on.
+    The same point passed again is called `… #2`, and so on. A table that delta-rs creates is no point: a process that
+    ends there has made it or not.
     """
     from pyspark.sql.connect.client import SparkConnectClient
 
     from engagement_platform.engine import database
 
-    execute, writing, count = SparkConnectClient.execute_command, database.writing, Counter[str]()
+    writing, count = database.writing, Counter[str]()
 
     def begun() -> str | None:
         if (point := _committing(sys._getframe(2))) is None:
@@ -170,12 +378,16 @@ def watch(observe: Callable[[str], None]) -> None:
         observe(f"{point}:before")
         return point
 
-    def executed(*given: Any, **named: Any) -> Any:
-        point = begun()
-        done = execute(*given, **named)
-        if point is not None:
-            observe(f"{point}:after")
-        return done
+    def observed(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*given: Any, **named: Any) -> Any:
+            point = begun()
+            done = function(*given, **named)
+            if point is not None:
+                observe(f"{point}:after")
+            return done
+
+        return call
 
     @contextmanager
     def written(*given: Any) -> Iterator[Connection]:
@@ -185,7 +397,16 @@ def watch(observe: Callable[[str], None]) -> None:
         if point is not None:
             observe(f"{point}:after")
 
-    SparkConnectClient.execute_command = executed  # type: ignore[method-assign]
+    for of, methods in (
+        (SparkConnectClient, ("execute_command",)),
+        (DeltaTable, ("cleanup_metadata", "create_checkpoint", "create_write_transaction", "delete", "vacuum")),
+        (TableOptimizer, ("compact", "z_order")),
+    ):
+        for method in methods:
+            setattr(of, method, observed(getattr(of, method)))
+    # Modules that are imported later have it from there.
+    deltalake.write_deltalake = written_by_rs = observed(write_deltalake)
+    replace(write_deltalake, written_by_rs)
     replace(writing, written)
 
 
@@ -198,12 +419,12 @@ def replace(function: Callable[..., Any], other: Callable[..., Any]) -> None:
 
 
 def _committing(frame: FrameType | None) -> str | None:
-    """The innermost function of the product below which a frame is, where it is one of IN_THE_MATRIX."""
+    """The innermost function of the product below which a frame is, where it is one of those that are observed."""
     while frame is not None:
-        module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-        if module.startswith("engagement_platform.") and function not in HELPERS:
+        module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname.partition(".<locals>")[0]
+        if module.startswith("engagement_platform.") and function.rpartition(".")[2] not in HELPERS:
             point = f"{module.removeprefix('engagement_platform.')}.{function}"
-            return f"{point}{_table(frame)}" if point in IN_THE_MATRIX else None
+            return f"{point}{_table(frame)}" if point in _OBSERVED else None
         frame = frame.f_back
     return None
 
