@@ -1,7 +1,7 @@
 """Disturbs the product and looks whether it stays right: python -m engagement_platform_tests.conformance [--help].
 
-Prints a table of each section. Exit status: 1 where anything ended otherwise than it has to, a section had nothing to do,
-or one that was not asked to be short did not come to its end.
+Prints a table of each section. Exit status: 1 where anything ended otherwise than it has to, a section had nothing
+to do, or where one that was not asked to be short did not come to its end.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ done its work, and then woken up.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -26,13 +27,14 @@ from confluent_kafka.cimpl import NewTopic
 from deltalake import DeltaTable, QueryBuilder
 
 from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.model import ENDS
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.lake.engagement import ALIAS
 from engagement_platform_tests.conformance.disturbed import points
 from engagement_platform_tests.conformance.points import IN_THE_MATRIX
 from engagement_platform_tests.conformance.programs import Program, Quick
 from engagement_platform_tests.conformance.refusals import Ended
-from engagement_platform_tests.conformance.scenarios import PREFIX, TOPICS, Scenario, fill
+from engagement_platform_tests.conformance.scenarios import PREFIX, QUEUE_URL, TOPICS, Scenario, fill, messages
 from engagement_platform_tests.conftest import SPARK_CONF
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
 from engagement_platform_tests.matrix import spread
@@ -76,7 +78,7 @@ def disturb(scenarios: Sequence[Scenario], faults: Sequence[str], seeds: int, mo
                     continue
                 among = [point for point in passed if only in point]
                 if not among:
-                    none = f"no crash point that contains {only!r} is among the {len(passed)} that it passes"
+                    none = f"no crash point contains {only!r}; it passes {', '.join(passed) or 'none'}"
                     yield Run(scenario.name, seed, "", "none", none, time.monotonic() - began)
                 for point in spread(among, most or len(among)):
                     for fault in faults:
@@ -164,7 +166,7 @@ def _undisturbed(prepared: Machine, scenario: Scenario) -> tuple[Contents, list[
     for point, name in IN_THE_MATRIX.items():
         reached = any(each.startswith((f"{point} ", f"{point}:")) for each in passed)
         assert name != scenario.name or reached, f"{name} passes {passed} and not {point}"
-    found = contents(own)
+    found = contents(own) | traces(own)
     shutil.rmtree(own.folder)
     return found, passed
 
@@ -178,7 +180,7 @@ def _disturbed(prepared: Machine, scenario: Scenario, expected: Contents, seed: 
     try:
         differs = _fault(own, scenario, program, fault)
         for failed in () if differs else _finish(own, scenario):
-            if not (differs := failed or differences(expected, contents(own))):
+            if not (differs := failed or differences(expected, contents(own) | traces(own))):
                 break
     finally:
         program.kill()
@@ -206,24 +208,86 @@ def _fault(own: Machine, scenario: Scenario, program: Program, fault: str) -> st
 
 
 def contents(own: Machine) -> Contents:
-    """Every row of every table, how far each job is, and the replica's rows."""
+    """Every row of every table, or which of its live files are gone, and its properties; how far each job is, and the
+    replica's rows.
+
+    Left out: versions and logs, since a batch that is finished by another commits more often, and `MEASURED`.
+    """
     found = dict[str, list[str]]()
-    for log in sorted(Path(own.lake).glob("*/*/_delta_log")):
-        if (name := "/".join(log.parts[-3:-1])) in MEASURED:
+    for log in _logs(own):
+        name, table = _name(log), DeltaTable(str(log.parent))
+        found[f"properties of {name}"] = sorted(map(repr, table.metadata().configuration.items()))
+        if lost := sorted(_live(table) - _on_disk(log)):
+            found[name] = [f"{file} is gone" for file in lost]
             continue
         # Without Spark: a hundredth of the time, and another reader than the one that wrote.
-        rows = pa.table(QueryBuilder().register("this", DeltaTable(str(log.parent))).execute("SELECT * FROM this"))
+        rows = pa.table(QueryBuilder().register("this", table).execute("SELECT * FROM this"))
         kept = rows.drop_columns([each for each in rows.column_names if each in PASSING]).to_pylist()
         found[name] = sorted(map(repr, kept))
-    engine = open_engine(f"sqlite:///{own.folder / 'home' / 'stores.db'}")
-    checkpoints = CheckpointStore(engine)
-    records = [record for job in checkpoints.jobs() for record in checkpoints.history(job)]
+    with _checkpoints(own) as checkpoints:
+        records = [record for job in checkpoints.jobs() for record in checkpoints.history(job)]
     found["batches"] = sorted(f"{r.manifest} {r.state} {dict(r.manifest.end)}" for r in records)
-    engine.dispose()
     if (replica := own.folder / "replica.duckdb").exists():
         with duckdb.connect(str(replica), read_only=True) as connection:
             found["replica"] = sorted(map(repr, connection.execute("SELECT * FROM engagement").fetchall()))
     return found
+
+
+def traces(own: Machine) -> Contents:
+    """What more a run leaves, by which one that did nothing differs from one that did.
+
+    Of each table how many live files it has, and how many former ones of its log are on the disk; what became of each
+    batch's records; and how many messages of the queue wait, are in flight or dead.
+
+    Of two programs at once it may be another than of one after the other, so races leave it out. Left out here: files
+    that no log names, which a process that was killed in the middle of a write leaves; bytes, which differ with the ids
+    that are drawn; other counts of batches, which are of an attempt.
+    """
+    found = dict[str, list[str]]()
+    for log in _logs(own):
+        live, named = _live(DeltaTable(str(log.parent))), _named(log)
+        former = (named & _on_disk(log)) - live
+        found[f"files of {_name(log)}"] = [f"{len(live)} live, {len(former)} former"]
+    with _checkpoints(own) as checkpoints:
+        records = [record for job in checkpoints.jobs() for record in checkpoints.history(job)]
+    found["records"] = sorted(
+        f"{r.manifest} {[(end, r.counts[end]) for end in ENDS if end in r.counts]}" for r in records
+    )
+    if (queue := own.environment.get(QUEUE_URL)) is not None:
+        found["queue"] = messages(own, queue)
+    return found
+
+
+def _logs(own: Machine) -> list[Path]:
+    return [log for log in sorted(Path(own.lake).glob("*/*/_delta_log")) if _name(log) not in MEASURED]
+
+
+def _name(log: Path) -> str:
+    return "/".join(log.parts[-3:-1])
+
+
+def _live(table: DeltaTable) -> set[str]:
+    # By their names, which no two files share: paths are written in several ways.
+    return {uri.rpartition("/")[2] for uri in table.file_uris()}
+
+
+def _on_disk(log: Path) -> set[str]:
+    return {file.name for file in log.parent.rglob("*.parquet") if log not in file.parents}
+
+
+def _named(log: Path) -> set[str]:
+    """The files that entries of a log ever added."""
+    actions = (json.loads(line) for entry in log.glob("*.json") for line in entry.read_text("utf-8").splitlines())
+    return {action["add"]["path"].rpartition("/")[2] for action in actions if "add" in action}
+
+
+@contextmanager
+def _checkpoints(own: Machine) -> Iterator[CheckpointStore]:
+    engine = open_engine(f"sqlite:///{own.folder / 'home' / 'stores.db'}")
+    try:
+        yield CheckpointStore(engine)
+    finally:
+        engine.dispose()
 
 
 def differences(expected: Contents, found: Contents) -> str:
@@ -233,5 +297,5 @@ def differences(expected: Contents, found: Contents) -> str:
         should, has = expected.get(name, []), found.get(name, [])
         if should != has:
             lacks, more = [one for one in should if one not in has], [one for one in has if one not in should]
-            differing.append(f"{name}: {len(has)} rows instead of {len(should)}, lacks {lacks[:1]}, more {more[:1]}")
+            differing.append(f"{name}: {len(has)} instead of {len(should)}, lacks {lacks[:1]}, more {more[:1]}")
     return "; ".join(differing)

@@ -27,8 +27,11 @@ INGEST, REQUESTS, APPLY, MOVE = (
     "rematerialize-aliases",
 )
 PROFILES, MOVE_PROFILES = "ingest-profile-changes", "rematerialize-profile"
+QUEUE_URL, DEAD = f"{PREFIX}GAMES__QUEUE_URL", "-dead-letters"
 GAMES, TYPES = "ingest-game-events", ("heartbeat", "login", "purchase")
 HISTORIES, OBJECTS = 4, 11
+RECEIPTS = 10
+"""With more than these a message is dead."""
 
 
 def job(name: str) -> tuple[str, ...]:
@@ -142,12 +145,26 @@ def announced(machine: Machine) -> Mapping[str, str]:
     """A queue of its own, in which every object is announced: who reads messages takes them from others."""
     aws = _aws(machine)
     s3, sqs = aws.client("s3"), aws.client("sqs")
-    queue = sqs.create_queue(QueueName=token_hex(8))["QueueUrl"]
+    name = token_hex(8)
+    dead = sqs.create_queue(QueueName=f"{name}{DEAD}")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": RECEIPTS})
+    queue = sqs.create_queue(QueueName=name, Attributes={"RedrivePolicy": redrive})["QueueUrl"]
     for each in s3.list_objects_v2(Bucket=BUCKET)["Contents"]:
         when, etag = each["LastModified"].isoformat(), each["ETag"].strip('"')
         file = S3File(BUCKET, each["Key"], etag=etag, size=each["Size"], event_time=when)
         sqs.send_message(QueueUrl=queue, MessageBody=event_of([file]))
-    return {f"{PREFIX}GAMES__QUEUE_URL": queue}
+    return {QUEUE_URL: queue}
+
+
+def messages(machine: Machine, queue: str) -> list[str]:
+    """How many messages wait in a queue of `announced`, how many somebody has received, and how many are dead."""
+    sqs, of = _aws(machine).client("sqs"), "ApproximateNumberOfMessages"
+    asked = (("waiting", queue, of), ("in flight", queue, f"{of}NotVisible"), ("dead", f"{queue}{DEAD}", of))
+    return [
+        f"{sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])['Attributes'][name]} {what}"
+        for what, url, name in asked
+    ]
 
 
 def _aws(machine: Machine) -> EmbeddedAws:
