@@ -30,6 +30,8 @@ from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.model import ENDS
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.lake.engagement import ALIAS
+from engagement_platform.lake.erased import ERASE_SUBJECTS
+from engagement_platform.pipelines.jobs import REREAD_ENGAGEMENTS
 from engagement_platform_tests.conformance.disturbed import points
 from engagement_platform_tests.conformance.points import IN_THE_MATRIX
 from engagement_platform_tests.conformance.programs import Program, Quick
@@ -47,6 +49,9 @@ PASSING = frozenset({"ingestion_ts", "ingestion_date"})
 """Columns that say when something was done."""
 MEASURED = frozenset({"layout/history"})
 """Tables that keep what maintenance took; a rewrite that was killed is not in them."""
+
+EACH_CALL = frozenset({ERASE_SUBJECTS, REREAD_ENGAGEMENTS})
+"""Jobs of which each call makes a batch, also where one before has done all: how many calls it took is not compared."""
 
 Contents = dict[str, list[str]]
 
@@ -226,7 +231,8 @@ def contents(own: Machine) -> Contents:
         found[name] = sorted(map(repr, kept))
     with _checkpoints(own) as checkpoints:
         records = [record for job in checkpoints.jobs() for record in checkpoints.history(job)]
-    found["batches"] = sorted(f"{r.manifest} {r.state} {dict(r.manifest.end)}" for r in records)
+    batches = ((r.manifest.job if r.manifest.job in EACH_CALL else r.manifest, r) for r in records)
+    found["batches"] = sorted({f"{name} {r.state} {dict(r.manifest.end)}" for name, r in batches})
     if (replica := own.folder / "replica.duckdb").exists():
         with duckdb.connect(str(replica), read_only=True) as connection:
             found["replica"] = sorted(map(repr, connection.execute("SELECT * FROM engagement").fetchall()))
@@ -251,7 +257,9 @@ def traces(own: Machine) -> Contents:
     with _checkpoints(own) as checkpoints:
         records = [record for job in checkpoints.jobs() for record in checkpoints.history(job)]
     found["records"] = sorted(
-        f"{r.manifest} {[(end, r.counts[end]) for end in ENDS if end in r.counts]}" for r in records
+        f"{r.manifest} {[(end, r.counts[end]) for end in ENDS if end in r.counts]}"
+        for r in records
+        if r.manifest.job not in EACH_CALL
     )
     if (queue := own.environment.get(QUEUE_URL)) is not None:
         found["queue"] = messages(own, queue)
