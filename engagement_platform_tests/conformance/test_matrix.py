@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import cast
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from engagement_platform_tests.conformance import matrix
 from engagement_platform_tests.conformance.__main__ import main
 from engagement_platform_tests.conformance.matrix import contents, differences, traces
+from engagement_platform_tests.conformance.programs import Program
 from engagement_platform_tests.conformance.races import pairs
+from engagement_platform_tests.conformance.scenarios import SCENARIOS
 from engagement_platform_tests.ingestion.test_whole_path import Machine
 
 
@@ -55,6 +60,43 @@ def test_a_table_that_is_left_open_or_lacks_a_file_differs(own: Machine) -> None
     before, (lost, _) = contents(own), table(own).file_uris()
     Path(lost).rename(Path(lost).with_suffix(".gone"))
     assert f"{Path(lost).name} is gone" in differences(before, contents(own))
+
+
+class Sleeper:
+    """A program that was stopped and, once it is woken up, ends like this."""
+
+    def __init__(self, status: int, errors: str) -> None:
+        self.does = CompletedProcess("", status, "", errors)
+        self.awake = False
+
+    def stopped(self) -> bool:
+        return True
+
+    def wake(self) -> None:
+        self.awake = True
+
+    def ended(self) -> CompletedProcess[str]:
+        assert self.awake
+        return self.does
+
+
+@pytest.mark.parametrize(
+    ("status", "errors", "rescued", "differs"),
+    [
+        (0, "", "", ""),
+        (1, "LeaseLost: lost the lease\n", "", ""),
+        (0, "", "did not work", "rescued by did not work"),
+        (1, "BatchFailed: a conflict\n", "", "woken up, status 1: BatchFailed: a conflict\n"),
+        (1, "Traceback\nKeyError: 1\n", "", "woken up, status 1: Traceback\nKeyError: 1\n"),
+    ],
+)
+def test_a_run_differs_where_who_takes_over_fails_or_who_wakes_up_ends_otherwise_than_by_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, own: Machine, status: int, errors: str, rescued: str, differs: str
+) -> None:
+    monkeypatch.setattr(matrix, "LEASE_S", 0)
+    monkeypatch.setattr(matrix, "_finish", lambda *_: iter([rescued]))
+    sleeper = cast("Program", Sleeper(status, errors))
+    assert matrix._fault(own, SCENARIOS[0], sleeper, "stop") == differs
 
 
 def test_a_section_that_has_nothing_to_do_fails(
