@@ -5,11 +5,11 @@ Pure functions of text. Which fields are looked at, and what becomes of a find, 
 
 from __future__ import annotations
 
-import base64
 import ipaddress
 import math
 import re
 import unicodedata
+from binascii import a2b_base64
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import lru_cache
@@ -38,9 +38,8 @@ _EMAIL = re.compile(
 _IPV4 = re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?!\w|\.\d)")
 _IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]{2,39}(?:(?<=:)\d{1,3}(?:\.\d{1,3}){3})?(?![\w:])")
 _CARD = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[ -]?\d){12,18}(?!\d)")
-_GROUP = re.compile(r"\d+")
-_BETWEEN_GROUPS = re.compile(r"[\s._\-\u2010-\u2015]{1,2}")
-_FRACTION = re.compile(r"\d\.")
+_FIRST_GROUP = re.compile(r"(?<!\d)(?<!\d\.)[2-6](?:\d{2,3}|\d{5}|\d{12,18})(?!\d)")
+_NEXT_GROUP = re.compile(r"[\s._\-\u2010-\u2015]{1,2}(\d{1,15})(?!\d)")
 _INTERNATIONAL = re.compile(r"(?<![\w+])\+\d(?:[ ().\-/]{0,3}\d){7,14}(?!\d)")
 _NATIONAL = (
     # 555-123-4567, (555) 123-4567, 1 555 123 4567
@@ -124,15 +123,14 @@ def decoded(text: str) -> Iterator[str]:
         _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) if "\\u" in text else text,
     ]
     yield from (each for each in plain if each != text)
-    for found in _BASE64.finditer(text):
-        whole = found.group()
+    for whole in _BASE64.findall(text):
         # A slash is a digit of base64, and stands between the parts of a path.
-        for token in (whole, *(part for part in whole.split("/") if 10 <= len(part) < len(whole))):
-            try:
-                plain_text = base64.b64decode(token.translate(_URL_SAFE) + "=" * (-len(token) % 4)).decode()
-            except ValueError:
-                continue
-            if "".join(plain_text.split()).isprintable():
+        parts = [part for part in whole.split("/") if 10 <= len(part) < len(whole)] if "/" in whole else ()
+        for token in (whole, *parts):
+            # One digit too many is no byte. What is no UTF-8 is replaced: an error for each word would cost too much.
+            padded = token.translate(_URL_SAFE) + "=" * (-len(token) % 4) if len(token) % 4 != 1 else ""
+            plain_text = a2b_base64(padded).decode("utf-8", "replace")
+            if plain_text and "\ufffd" not in plain_text and "".join(plain_text.split()).isprintable():
                 yield plain_text
 
 
@@ -198,8 +196,7 @@ def _card(text: str) -> bool:
             return True
     if any(_run_has_card(found.group()) for found in _RUN.finditer(text)):
         return True
-    groups = list(_GROUP.finditer(text))
-    return any(_begins_card(text, groups[place : place + 7]) for place in range(len(groups)))
+    return any(_begins_card(text, found) for found in _FIRST_GROUP.finditer(text))
 
 
 _INNER_GROUPS = frozenset({(4, 4), (4, 8), (4, 12), (4, 16), (6, 10), (3, 7), (3, 10), (6, 6)})
@@ -229,20 +226,17 @@ def _run_has_card(run: str) -> bool:
     return False
 
 
-def _begins_card(text: str, groups: list[re.Match[str]]) -> bool:
-    """Whether groups of digits, from the first on, are a card's; others may follow, such as expiry and CVV."""
-    digits, end = "", groups[0].start()
-    if _FRACTION.match(text, max(end - 2, 0), end):
-        return False
-    for group in groups:
-        if digits and not _BETWEEN_GROUPS.fullmatch(text, end, group.start()):
+def _begins_card(text: str, first: re.Match[str]) -> bool:
+    """Whether a group of digits and those behind it are a card's; others may follow, such as expiry and CVV."""
+    digits = group = first.group()
+    end = first.end()
+    while not _is_card(digits):
+        following = _NEXT_GROUP.match(text, end)
+        if following is None or (len(group), len(digits)) not in _INNER_GROUPS:
             return False
-        digits, end = digits + group.group(), group.end()
-        if len(digits) >= 13 and _is_card(digits):
-            return True
-        if len(digits) > 19 or (end - group.start(), len(digits)) not in _INNER_GROUPS:
-            return False
-    return False
+        group, end = following[1], following.end()
+        digits += group
+    return True
 
 
 def _is_card(digits: str) -> bool:

@@ -152,6 +152,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES | st.text(max_size=5), inner, max_size=4),
     max_leaves=12,
 )
+DECLARED_NAMES = {"secret", "player", "name", "to", "phone"}
 CANARIES = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=4, max_size=20)
 
 
@@ -165,6 +166,7 @@ def planted(value: object, canary: str) -> object:
 
 
 @given(st.dictionaries(NAMES, JSON, max_size=6), CANARIES, st.sampled_from(["drop", "hash"]))
+@example({}, "PLAYER", "drop")
 @settings(deadline=None, max_examples=150)
 def test_no_declared_value_survives_anywhere(body: dict[str, object], canary: str, unknown: Policy) -> None:
     declared = Declarations({"*": ["/secret", "/player/name", "/to/*/phone"]})
@@ -176,7 +178,9 @@ def test_no_declared_value_survives_anywhere(body: dict[str, object], canary: st
         return
     for is_key, leaf in leaves({key: value for key, value in done.clean.items() if key not in EVENT}):
         if isinstance(leaf, str) and leaf != "hmac:0":
-            assert (leaf.casefold() != needle) if is_key else (needle not in leaf.casefold())
+            # A name that is declared says nothing of the event, also where a value is the same word.
+            survives = leaf.casefold() == needle and leaf not in DECLARED_NAMES if is_key else needle in leaf.casefold()
+            assert not survives
 
 
 @given(st.dictionaries(NAMES, JSON, max_size=6), st.uuids(), st.sampled_from(["drop", "hash"]))
