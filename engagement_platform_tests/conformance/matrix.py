@@ -231,8 +231,8 @@ def contents(own: Machine) -> Contents:
         found[name] = sorted(map(repr, kept))
     with _checkpoints(own) as checkpoints:
         records = [record for job in checkpoints.jobs() for record in checkpoints.history(job)]
-    batches = ((r.manifest.job if r.manifest.job in EACH_CALL else r.manifest, r) for r in records)
-    found["batches"] = sorted({f"{name} {r.state} {dict(r.manifest.end)}" for name, r in batches})
+    batches = {f"{r.manifest} {r.state} {dict(r.manifest.end)}" for r in records if r.manifest.job not in EACH_CALL}
+    found["batches"] = sorted(batches | {f"{r.manifest.job} {r.state}" for r in records if r.manifest.job in EACH_CALL})
     if (replica := own.folder / "replica.duckdb").exists():
         with duckdb.connect(str(replica), read_only=True) as connection:
             found["replica"] = sorted(map(repr, connection.execute("SELECT * FROM engagement").fetchall()))
