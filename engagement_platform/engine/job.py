@@ -276,8 +276,6 @@ class _Attempt(Generic[W]):
             self._note_failure(manifest, error)
             if isinstance(error, PlatformError) or not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
                 raise
-            # Who has taken over has closed the session of this run: Spark only says that it is gone.
-            self._check()
             # When the broker went away in the middle, Spark raises a long error; the source's is one sentence.
             self.job.source.check(manifest.start, manifest.end)
             raise BatchFailed(manifest, error) from error

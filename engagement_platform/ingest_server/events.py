@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from engagement_platform.sources import strict_json
-from engagement_platform.sources.values import ISO_TIME, read_id
+from engagement_platform.sources.values import ISO_TIME, read_id, subject_in
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -186,13 +186,9 @@ def as_it_was(sent: Sent) -> bytes:
 
 def subject_of(event: Mapping[str, Any], path: tuple[str, ...], max_id_length: int) -> str | None:
     """Whom an event is about; None when it does not say. A number is its digits. Raises EventRefused."""
-    found: object = event
-    for step in path:
-        found = found.get(step) if isinstance(found, dict) else None
+    found = subject_in(event, path)
     if found is None:
         return None
-    if isinstance(found, int) and not isinstance(found, bool):
-        found = str(found)
     if not _is_id(found, max_id_length):
         raise EventRefused(Refused.DUPLICATE_KEY if isinstance(found, Doubled) else Refused.BAD_SUBJECT)
     return str(found)

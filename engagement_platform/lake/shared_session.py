@@ -45,7 +45,8 @@ def shared_session(
     """The session of a job's runs, for this run alone; closed here and kept on the server.
 
     connect: a client of the server-side session with an id, which begins with its first statement. Runs of one job at
-    the same moment have a session each. Raises StoresUnavailable and what `connect` and the server raise.
+    the same moment have a session each. Raises StoresUnavailable, LeaseLost where another run has closed the session,
+    and what `connect` and the server raise.
     """
     engine = open_engine(settings.store_url)
     ensure_tables(engine, METADATA)
@@ -61,6 +62,11 @@ def shared_session(
                 raise
             try:
                 yield session
+            except Exception as error:
+                # The server says that the session is gone, and not that another run has taken the place of this one.
+                if _says_ended(error):
+                    lease.check()
+                raise
             finally:
                 _close(session)
     finally:
@@ -104,7 +110,7 @@ def _release(session: SparkSession) -> None:
     try:
         session.client.release_session()
     except Exception as error:
-        if not any(word in str(error) for word in _ENDED):
+        if not _says_ended(error):
             raise
     finally:
         _close(session)
@@ -115,10 +121,14 @@ def _is_quiet(session: SparkSession) -> bool:
     try:
         return not session.interruptAll()
     except Exception as error:
-        if any(word in str(error) for word in _ENDED):
+        if _says_ended(error):
             return False
         _close(session)
         raise
+
+
+def _says_ended(error: Exception) -> bool:
+    return any(word in str(error) for word in _ENDED)
 
 
 def _forget_former_run(session: SparkSession) -> None:

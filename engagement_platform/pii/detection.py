@@ -14,7 +14,11 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate
+from typing import TypeVar
 from urllib.parse import unquote
+
+T = TypeVar("T")
+LONGEST_NAME = 64
 
 
 class Kind(StrEnum):
@@ -106,13 +110,7 @@ def says_phone(field: str) -> bool:
     >>> [says_phone(name) for name in ("contactMobile", "phone_numbers", "telNr", "hotel", "mobile_web", "iPhone")]
     [True, True, True, False, False, False]
     """
-    # Names come again and again; long ones are not kept, or a sender could fill the memory with them.
-    return _name_says_phone(field) if len(field) <= 64 else _name_says_phone.__wrapped__(field)
-
-
-@lru_cache(maxsize=10_000)
-def _name_says_phone(field: str) -> bool:
-    return _SAYS_PHONE.search(_HUMP.sub("_", field)) is not None
+    return _name_says_phone(field) is not None
 
 
 def decoded(text: str) -> Iterator[str]:
@@ -132,6 +130,18 @@ def decoded(text: str) -> Iterator[str]:
             plain_text = a2b_base64(padded).decode("utf-8", "replace")
             if plain_text and "\ufffd" not in plain_text and "".join(plain_text.split()).isprintable():
                 yield plain_text
+
+
+def of_names(look: Callable[[str], T]) -> Callable[[str], T]:
+    """The same function, which keeps what it found: names of fields come again and again.
+
+    Of long ones nothing is kept, or a sender could fill the memory with them.
+    """
+    kept = lru_cache(maxsize=10_000)(look)
+    return lambda name: kept(name) if len(name) <= LONGEST_NAME else look(name)
+
+
+_name_says_phone = of_names(lambda name: _SAYS_PHONE.search(_HUMP.sub("_", name)))
 
 
 @lru_cache(maxsize=10_000)

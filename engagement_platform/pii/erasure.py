@@ -34,6 +34,7 @@ from engagement_platform.lake.scan import MAX_LITERALS
 from engagement_platform.pii.keys import EVERY_GAME, Owner
 from engagement_platform.pii.vault import REFUSED, VAULT, Vault
 from engagement_platform.settings import Settings
+from engagement_platform.sources.values import subject_in
 
 DELIVERY = "pii/delivery"
 """The lock that deliveries out of the spool and erasures take."""
@@ -238,11 +239,7 @@ def is_event_of(who: Subject, path: Sequence[str]) -> Callable[[bytes], bool]:
         if not isinstance(event, dict):
             # Nobody can say of which game it is.
             return words.search(line) is not None
-        found: object = event
-        for step in path:
-            found = found.get(step) if isinstance(found, dict) else None
-        value = str(found) if isinstance(found, int) and not isinstance(found, bool) else found
-        return value == who.id and who.game in (None, event.get("game_id"))
+        return subject_in(event, path) == who.id and who.game in (None, event.get("game_id"))
 
     return is_of
 

@@ -8,11 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Literal, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
-from engagement_platform.pii.detection import BELOW_PHONES, Kind, decoded, looks_like, number_looks_like, says_phone
+from engagement_platform.pii.detection import (
+    BELOW_PHONES,
+    Kind,
+    decoded,
+    looks_like,
+    number_looks_like,
+    of_names,
+    says_phone,
+)
 
 Policy = Literal["drop", "hash", "reject"]
 """What becomes of a field that looks like personal data: left out, replaced by its keyed hash, or event refused."""
@@ -21,8 +28,6 @@ LEAST_COPY, LEAST_COPY_OF_DIGITS = 4, 6
 """Shorter declared values are not looked for in other fields: a player called Al would lose half of them."""
 FEW = 16
 """So many declared values are looked for one after the other, which takes less than `_Automaton` does."""
-LONGEST_NAME = 64
-"""What is found of longer names is not kept: a sender could fill the memory with them."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Ca
 
 
 _GONE = object()
-_name_looks_like = lru_cache(maxsize=10_000)(looks_like)  # names come again and again
+_name_looks_like = of_names(looks_like)
 _Nodes = tuple[Node, ...]
 _Path = tuple[str, ...]
 
@@ -150,8 +155,7 @@ class _Walk:
 
     def look_at_key(self, key: str, *, above: bool) -> Kind | None:
         """What the name of a field looks like. above: it is below a field that says phone."""
-        name_looks_like = _name_looks_like if len(key) <= LONGEST_NAME else looks_like
-        return name_looks_like(key) or (looks_like(key, BELOW_PHONES) if above else None)
+        return _name_looks_like(key) or (looks_like(key, BELOW_PHONES) if above else None)
 
     def treat(self, kind: Kind, value: object, path: _Path, *, kept: bool) -> object:
         self.findings.append(Finding(kind, pointer_to(path), kept))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import partial
@@ -145,6 +145,14 @@ def _double(value: object, field: str) -> float:
 def wrong_or_missing(value: object, field: str) -> Refused:
     """Why a field that is required does not have its type."""
     return Refused(Reason.MISSING_FIELD if value is None else Reason.WRONG_TYPE, field)
+
+
+def subject_in(event: Mapping[str, Any], path: Sequence[str]) -> object:
+    """What stands where an event says whom it is about, a whole number as its digits; None where nothing does."""
+    found: object = event
+    for step in path:
+        found = found.get(step) if isinstance(found, dict) else None
+    return str(found) if type(found) is int else found
 
 
 def read_id(value: object, field: str, max_length: int) -> str:

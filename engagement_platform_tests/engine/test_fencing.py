@@ -14,13 +14,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from sqlalchemy import Engine
 
 from engagement_platform.engine.database import open_engine, writing
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.fencing import Committer, TableTransaction, lease_transaction
-from engagement_platform.engine.job import BatchFailed, Callbacks, MicroBatchJob, Step
+from engagement_platform.engine.job import Callbacks, MicroBatchJob, Step
 from engagement_platform.engine.lease import Fence, LeaseLost, LeaseStore
 from engagement_platform.engine.model import Counts, Manifest
 from engagement_platform.engine.schema import LEASE
@@ -113,22 +112,6 @@ def test_leases_are_checked_once_more_when_the_rows_are_ready(url: str, out: Pat
     with pytest.raises(LeaseLost, match=f"table/{TABLE}"):
         list(drain(replace(run, processes=(Step("data", loses, ("first",)),)), AT_ONCE))
     assert not out.exists()
-
-
-def test_a_run_whose_session_was_closed_by_its_successor_says_that_it_lost_the_lease(url: str, out: Path) -> None:
-    run = job(url, out)
-
-    def is_refused(_work: Manifest, _commit: Committer) -> Counts:
-        raise SparkConnectGrpcException("[INVALID_HANDLE.SESSION_CLOSED]")
-
-    def loses(work: Manifest, commit: Committer) -> Counts:
-        take_over(run.stores.leases, f"table/{TABLE}")
-        return is_refused(work, commit)
-
-    with pytest.raises(BatchFailed, match="SESSION_CLOSED"):
-        list(drain(replace(run, processes=(Step("data", is_refused, ("first",)),)), AT_ONCE))
-    with pytest.raises(LeaseLost, match=f"table/{TABLE}"):
-        list(drain(replace(run, processes=(Step("data", loses, ("first",)),)), AT_ONCE))
 
 
 def take_over(leases: LeaseStore, name: str) -> Fence:

@@ -182,6 +182,7 @@ def test_who_reads_no_answer_is_given_up(tmp_path: Path, last: str) -> None:
         answered = b'ingest_requests_total{status="422"}'
         wait_until(lambda: answered in running.call("GET", "/metrics").body, "it was not answered")
         wait_until(lambda: not is_held(), "it waits for a reader", 60)
+        assert running.post(key, [event("k-1")]).said == {"accepted": 1, "refused": []}
 
 
 def test_a_connection_has_few_requests_that_wait_for_the_first_ones_answer(tmp_path: Path) -> None:
@@ -242,3 +243,5 @@ def test_bodies_that_do_not_end_keep_no_other_out(
             with suppress(ConnectionResetError, BrokenPipeError):  # it was refused
                 one.sendall(BEGUN + rest(keys[games[number % len(games)]]))
         wait_until(lambda: running.post(keys["calm"], [event("k-2")]).status == 200, "it is kept out", 60)
+        # 503 is the answer of a server whose connections are all taken.
+        assert {running.post(keys["calm"], [event(f"k-{number}")]).status for number in range(3, 13)} == {200}

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
+from unittest.mock import MagicMock
+
 import pytest
 from pydantic import ValidationError
 from pyspark.errors import PySparkValueError
 from pyspark.sql.connect.client import DefaultChannelBuilder
 
+from engagement_platform.engine.database import open_engine, writing
+from engagement_platform.engine.lease import LeaseLost
+from engagement_platform.engine.schema import LEASE
 from engagement_platform.lake.session import SparkUnavailable, _answering, _server_name, s3a_conf, server_conf
+from engagement_platform.lake.shared_session import shared_session
 from engagement_platform.settings import Settings, SparkSettings
 
 REMOTE = "sc://spark.example.org:443/;use_ssl=true;token=hunter2"
@@ -89,3 +97,21 @@ def test_an_address_of_which_host_and_port_cannot_be_told_is_refused(remote: str
     with pytest.raises(ValidationError) as refused:
         SparkSettings(remote=remote)
     assert "hunter2" not in str(refused.value)
+
+
+def test_a_run_whose_session_another_has_taken_says_that_and_not_that_spark_closed_it(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+
+    def closed() -> None:
+        raise RuntimeError("[INVALID_HANDLE.SESSION_CLOSED]")
+
+    def is_overtaken() -> None:
+        with writing(open_engine(settings.store_url), "test") as connection:
+            connection.execute(LEASE.update().values(expires_ts=datetime(2020, 1, 1, tzinfo=UTC)))
+        with shared_session(settings, "job", MagicMock()):
+            closed()
+
+    with pytest.raises(RuntimeError, match="SESSION_CLOSED"), shared_session(settings, "job", MagicMock()):
+        closed()
+    with pytest.raises(LeaseLost, match="spark-session/"), shared_session(settings, "job", MagicMock()):
+        is_overtaken()
