@@ -1,13 +1,14 @@
-"""Crash points: every function that commits to a Delta table or to the stores, before and after its commit.
+"""Crash points: every function that commits to a Delta table, to the stores, to the ingest server's spool, or for good
+to a file, a bucket, a queue or a topic, before and after its commit.
 
-A point is named `<module>.<function> <table>:<before|after>`, without a table where it commits to the stores. A process
-that `watch`es calls its observer at each; so no product code knows of them. Messages of a queue are deleted after these
-commits, by what the stores say.
+A point is named `<module>.<function> <table>:<before|after>`, without a table where it commits to something else. A
+process that `watch`es calls its observer at each; so no product code knows of them.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -18,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 import deltalake
+from botocore.client import BaseClient
 from deltalake import DeltaTable, write_deltalake
 from deltalake.table import TableOptimizer
 from sqlalchemy import Connection
@@ -50,6 +52,7 @@ IN_THE_MATRIX: Mapping[str, str] = {
     "pii.tombstones.StoredTombstones.forget_asked": "erase",
     "pii.tombstones.StoredTombstones.put_up": "erase",
     "pipelines.games.live_ops_store.LiveOpsStore.add": "games",
+    "sources.s3_sqs_queue.Queue.delete": "games",
     "sources.s3_sqs_state.S3SqsState.arrive": "games",
     "sources.s3_sqs_state.S3SqsState.forget_files": "games",
     "sources.s3_sqs_state.S3SqsState.forget_messages": "games",
@@ -72,6 +75,8 @@ _COMMAND = "one commit of a command, which is given again"
 _STAYS = "no data with it: each run makes, keeps and replaces these"
 _FAULT = "only a run after a fault passes it"
 _ROTATION = "no job rotates keys"
+_DELIVERY = "the ingest server's, which is no job"
+_READER = "the consumer of the matrix is a replica, which keeps its rows and its cursor in one transaction"
 
 ELSEWHERE: tuple[Elsewhere, ...] = (
     Elsewhere(
@@ -83,6 +88,16 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
             "alerting.alerts.Alerts.raised",
             "alerting.alerts.Alerts.recovered",
         ),
+    ),
+    Elsewhere(
+        "consumers/test_command.py::test_a_batch_is_a_file_that_replaces_itself_when_it_comes_again",
+        _READER,
+        ("consumers.output.ParquetFiles._write",),
+    ),
+    Elsewhere(
+        "consumers/test_command.py::test_lines_that_were_written_before_the_cursor_moved_come_again_and_none_is_missing",
+        _READER,
+        ("consumers.output.JsonLines.put",),
     ),
     Elsewhere(
         "engine/test_cursors.py::test_a_cursor_moves_only_for_who_has_seen_it_last",
@@ -103,6 +118,16 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         "engine/test_cursors.py::test_a_checkpoint_folder_belongs_to_one_stream_and_a_stream_to_one_folder",
         _COMMAND,
         ("engine.cursors.StreamCheckpoints.forget",),
+    ),
+    Elsewhere(
+        "engine/test_durable_files.py::test_a_process_that_is_killed_anywhere_leaves_the_old_or_the_new_content",
+        "a file of its own, which the same command makes anew",
+        (
+            "consumers.reading.save",
+            "local.up.run_services",
+            "maintenance.layout.report.keep",
+            "pii.master.LocalMaster._write",
+        ),
     ),
     Elsewhere(
         "engine/test_lease.py::test_a_killed_holder_is_replaced_at_once_even_while_it_is_a_zombie",
@@ -128,6 +153,25 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ("lake.erased.rewrite",),
     ),
     Elsewhere(
+        "ingest_server/test_delivery.py::test_a_segment_that_comes_again_adds_nothing_wherever_it_stopped",
+        _DELIVERY,
+        (
+            "ingest_server.sinks.BucketSink.put",
+            "ingest_server.sinks.FolderSink.put",
+            "ingest_server.spool.Spool.remove",
+        ),
+    ),
+    Elsewhere(
+        "ingest_server/test_delivery.py::test_after_a_stop_firehose_gets_only_what_it_has_not_got",
+        _DELIVERY,
+        ("ingest_server.sinks.FirehoseSink._send", "ingest_server.sinks.FirehoseSink.put"),
+    ),
+    Elsewhere(
+        "ingest_server/test_spool.py::test_after_a_crash_what_was_acknowledged_is_there_and_a_torn_commit_is_not",
+        _DELIVERY,
+        ("ingest_server.spool.Spool._insert",),
+    ),
+    Elsewhere(
         "ingest_server/test_server.py::test_keys_are_made_listed_and_revoked_from_the_command_line",
         _COMMAND,
         ("ingest_server.keys.IngestKeys.add", "ingest_server.keys.IngestKeys.revoke"),
@@ -136,6 +180,11 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         "lake/test_capability_probes.py::test_the_probe_tells_what_this_spark_and_delta_can_do",
         "its tables are thrown away",
         ("lake.capability_probes._runs",),
+    ),
+    Elsewhere(
+        "lake/test_driver_lease.py::test_of_two_drivers_that_come_at_once_one_has_the_lake",
+        _STAYS,
+        ("lake.driver_lease.LeaseObject.write",),
     ),
     Elsewhere(
         "lake/test_fencing.py::test_an_append_that_was_under_way_when_its_transaction_was_closed_fails",
@@ -163,6 +212,11 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ("lake.shared_session._opened",),
     ),
     Elsewhere(
+        "local/test_producing.py::test_a_file_goes_through_byte_for_byte",
+        "messages of samples and files, which a command sends and sends again when it is given again",
+        ("local.producing._hand_over",),
+    ),
+    Elsewhere(
         "maintenance/guards/test_foreign_commits.py"
         "::test_each_foreign_commit_is_reported_however_many_come_before_the_next_look",
         "no job looks for these; what watches jobs does",
@@ -187,6 +241,8 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         "pii/test_erasure.py::test_an_erasure_that_stopped_in_the_middle_is_done_by_the_same_call",
         "the matrix has no events with personal data",
         (
+            "ingest_server.erasing.StoredObjects.erase",
+            "ingest_server.spool.empty",
             "lake.store_tables.append",
             "lake.store_tables.purge",
             "lake.store_tables.remove",
@@ -244,19 +300,31 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ("sources.s3_sqs_state.S3SqsState.renew",),
     ),
     Elsewhere(
-        "pipelines/games/test_raw_objects.py::test_one_object_that_cannot_be_read_or_is_gone_meanwhile_ends_nothing",
+        "pipelines/games/test_raw_objects.py::test_an_erasure_that_stops_at_an_object_is_done_by_the_same_call",
         "the matrix erases no player",
-        ("sources.s3_sqs_state.S3SqsState.rewriting", "sources.s3_sqs_state.S3SqsState.rewritten"),
+        (
+            "pipelines.games.raw_objects.RawObjects._remove_versions_before",
+            "pipelines.games.raw_objects.RawObjects._write_anew",
+            "sources.s3_sqs_state.S3SqsState.rewriting",
+            "sources.s3_sqs_state.S3SqsState.rewritten",
+        ),
+    ),
+    Elsewhere(
+        "sources/test_s3_sqs.py::test_a_message_that_cannot_be_read_is_a_dead_letter_before_it_is_deleted",
+        "every announcement of the matrix can be read",
+        ("sources.s3_sqs_queue.send_dead_letter",),
     ),
 )
 
-HELPERS = frozenset({"save_under", "_alone", "_writing"})
+HELPERS = frozenset({"save_under", "_alone", "_writing", "_by_tens", "_call", "replacing", "write_durably"})
 """Functions that commit for others; those are the points."""
 
 NO_COMMIT: Mapping[str, str] = {}
 """Function that the finder takes for one that commits -> why it is none."""
 
-UPKEEP = ("engine.database.", "engine.lease.", "lake.capability_probes.", "lake.shared_session.")
+UPKEEP = (
+    "engine.database.", "engine.lease.", "lake.capability_probes.", "lake.driver_lease.", "lake.shared_session.",
+)  # fmt: skip
 """Modules whose commits are of leases, schemas and sessions: each run passes them many times, and no data with them."""
 
 _OBSERVED = frozenset(
@@ -265,14 +333,26 @@ _OBSERVED = frozenset(
     if not point.startswith(UPKEEP)
 )
 
-_CALLED = {"writing", "_alone", "_writing", "save_under", "write_deltalake", "convert_to_deltalake"}
+_CALLED = {
+    "writing", "_alone", "_writing", "_transaction", "save_under", "write_deltalake", "convert_to_deltalake",
+    "fsync", "replacing", "write_durably",
+}  # fmt: skip
 """Functions, of whatever module, that commit."""
+_OUTSIDE = {
+    "delete_message_batch": "DeleteMessageBatch",
+    "delete_object": "DeleteObject",
+    "put_object": "PutObject",
+    "put_record_batch": "PutRecordBatch",
+    "send_message": "SendMessage",
+}
+"""Methods of boto3 that commit, called or named -> what boto3 calls them below."""
 _METHODS = {
     "insertInto", "mergeInto", "save", "saveAsTable", "sql", "toTable", "writeTo",
     "executeCompaction", "executeZOrderBy", "restoreToTimestamp", "restoreToVersion",
     "cleanup_metadata", "create_checkpoint", "create_write_transaction",
+    "produce", *_OUTSIDE,
 }  # fmt: skip
-"""Methods, of whatever object, that commit: Spark's, and those that only delta-rs has."""
+"""Methods, of whatever object, that commit: Spark's, and those that only delta-rs, Kafka's client or boto3 has."""
 _OF_A_TABLE = {"alter", "create", "delete", "merge", "optimize", "repair", "restore", "update", "vacuum"}
 """Names that mean one of a `DeltaTable`, and something else of other things."""
 _OF_A_PART = {("optimize", "compact"), ("optimize", "z_order")}
@@ -312,6 +392,8 @@ def _commits(function: ast.AST) -> Callable[[ast.AST], bool]:
     def commits(node: ast.AST) -> bool:
         match node:
             case ast.Attribute(attr="writeStream"):
+                return True
+            case ast.Call(args=[ast.Constant(name), *_]) if name in _OUTSIDE:
                 return True
             case ast.Call(func=ast.Name(name)):
                 return name in _CALLED
@@ -397,6 +479,15 @@ def watch(observe: Callable[[str], None]) -> None:
         if point is not None:
             observe(f"{point}:after")
 
+    def asked(method: Callable[..., Any]) -> Callable[..., Any]:
+        seen = observed(method)
+
+        @wraps(method)
+        def ask(client: object, operation: str, given: object) -> Any:
+            return (seen if operation in _OUTSIDE.values() else method)(client, operation, given)
+
+        return ask
+
     for of, methods in (
         (SparkConnectClient, ("execute_command",)),
         (DeltaTable, ("cleanup_metadata", "create_checkpoint", "create_write_transaction", "delete", "vacuum")),
@@ -404,6 +495,8 @@ def watch(observe: Callable[[str], None]) -> None:
     ):
         for method in methods:
             setattr(of, method, observed(getattr(of, method)))
+    BaseClient._make_api_call = asked(BaseClient._make_api_call)
+    os.fsync = observed(os.fsync)
     # Modules that are imported later have it from there.
     deltalake.write_deltalake = written_by_rs = observed(write_deltalake)
     replace(write_deltalake, written_by_rs)

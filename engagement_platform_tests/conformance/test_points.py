@@ -67,6 +67,14 @@ def _is_there(test: str) -> bool:
         "with writing(engine, 'name') as connection:\n        pass",
         "with database.writing(engine, 'name') as connection:\n        pass",
         "def inner() -> None:\n        frame.write.save(uri)\n    inner()",
+        "with _transaction(connection):\n        pass",
+        "with replacing(path) as file:\n        pass",
+        "durable_files.write_durably(path, b'')",
+        "os.fsync(file.fileno())",
+        "client.put_object(Bucket=bucket, Key=key)",
+        "self._call('put_object', Body=body)",
+        "list(self._by_tens('delete_message_batch', receipts))",
+        "producer.produce(topic, value)",
     ],
 )
 def test_a_commit_is_found_in_whatever_style_it_is_written(does: str) -> None:
@@ -89,6 +97,8 @@ def test_a_table_that_is_given_is_one_by_its_annotation() -> None:
         "dg.Definitions.merge(*parts, bound)",
         "thread.start()",
         "connection.execute(KEYS.delete())",
+        "client.get_object(Bucket=bucket, Key=key)",
+        "self._call('receive_message', QueueUrl=url)",
         "DeltaTable(uri).to_pyarrow_table()",
     ],
 )

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.consumers import ConsumerRefused, TooFarBehind
+from engagement_platform.engine.cursors import CursorStore
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import NOTIFICATION
@@ -84,6 +85,25 @@ def test_a_batch_is_a_file_that_replaces_itself_when_it_comes_again(lake: PlainL
     consumed("--format", "parquet", "--out", str(folder), "--resnapshot")
     assert [path.name[:8] for path in folder.iterdir()] == ["snapshot"]
     assert pq.read_table(folder).num_rows == 2
+
+
+def test_lines_that_were_written_before_the_cursor_moved_come_again_and_none_is_missing(
+    lake: PlainLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, words = tmp_path / "changes.jsonl", ("--out", str(tmp_path / "changes.jsonl"), "--max-rows", "1")
+
+    def ids() -> list[str]:
+        return [json.loads(line)["engagement_id"] for line in out.read_text().splitlines()]
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CursorStore, "move", dies)
+        assert called("consume", "--name", "scoring", *words).exit_code != 0
+    assert ids() == ["e1"]
+    consumed(*words)
+    assert ids() == ["e1", "e1", "e2"]
 
 
 def test_places_that_cannot_be_written_move_no_cursor(lake: PlainLake, tmp_path: Path) -> None:

@@ -155,6 +155,29 @@ def test_an_overwritten_key_is_another_file_only_when_that_is_asked_for(make: Ma
         assert sorted(read + pipe.drained(reader)) == rows
 
 
+def test_a_message_that_cannot_be_read_is_a_dead_letter_before_it_is_deleted(
+    make: MakePipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a process that ends in between there are two letters of it, and never none."""
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    pipe = make()
+    pipe.sqs.purge_queue(QueueUrl=pipe.url)
+    pipe.send("poison")
+    with monkeypatch.context() as patched:
+        patched.setattr(Queue, "delete", dies)
+        reader = pipe.start()
+        with pytest.raises(KeyboardInterrupt):
+            pipe.batch(reader)
+    reader.stop()  # nobody holds the message any more
+    assert (pipe.dead_letters(), pipe.left()) == ([("not_json", "poison")], 1)
+    time.sleep(3.1)  # its visibility timeout is over
+    assert pipe.drained(pipe.start()) == []
+    assert (pipe.dead_letters(), pipe.left()) == ([("not_json", "poison")] * 2, 0)
+
+
 def test_available_now_reads_what_was_there_and_nothing_later(make: MakePipe) -> None:
     pipe = make()
     for n in range(25):

@@ -142,6 +142,31 @@ def test_an_erased_player_is_in_no_object_and_other_lines_stand_where_they_stood
     assert bucket.raw.left(Subject(BOB, "ref")) == 0
 
 
+@pytest.mark.parametrize("has_it", [False, True])
+def test_an_erasure_that_stops_at_an_object_is_done_by_the_same_call(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, has_it: bool
+) -> None:
+    """Immediately before S3 has the object that is written anew, or after; no line of it is read twice."""
+    bucket.put("a.json", [bucket.event(BOB, "a-1"), amys := bucket.event(AMY, "a-2")])
+    bucket.world.run()
+    rows, raw, bob = bucket.world.everything(), bucket.raw, Subject(BOB, "ref")
+    put = raw._s3.put_object
+
+    def dies(**given: Any) -> None:
+        if has_it:
+            put(**given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(raw._s3, "put_object", dies)
+    with pytest.raises(KeyboardInterrupt):
+        raw.erase(bob)
+    assert bucket.raw.erase(bob) == (0 if has_it else 1)
+    assert (bucket.lines("a.json"), bucket.raw.left(bob)) == ([b"", amys], 0)
+    bucket.world.run()
+    assert bucket.world.everything() == rows
+    assert bucket.world.left() == 0
+
+
 def test_what_was_not_read_yet_stays_until_it_was_and_its_other_lines_land(bucket: Bucket) -> None:
     world = bucket.world
     bucket.put("a.json", [bucket.event(AMY, "a-1"), bucket.event(BOB, "a-2")])
