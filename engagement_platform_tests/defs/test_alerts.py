@@ -12,7 +12,7 @@ import pytest
 
 from engagement_platform.defs.alerts import alerts_of
 from engagement_platform.defs.alerts import definitions as alert_definitions
-from engagement_platform.defs.evaluations import report
+from engagement_platform.defs.evaluations import as_code, report
 from engagement_platform.defs.platform import Platform
 from engagement_platform.settings import Settings
 from engagement_platform_tests.alerting.receiver import Receiver
@@ -56,7 +56,7 @@ class World:
         """Record a result."""
         result = dg.AssetCheckResult(
             passed=passed, asset_key=TABLE, check_name=name, severity=severity,
-            description=None if passed else "It is <late>", metadata={"remedy": "Look at the sensors"},
+            description=None if passed else as_code("It is <late>"), metadata={"remedy": "Look at the sensors"},
         )  # fmt: skip
         report(self.instance, [result])
 
