@@ -6,6 +6,13 @@ and what to do; the command line prints it as its one-line reason.
 
 import re
 
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """A text from data as one line in which a terminal finds nothing to obey: controls are escapes, such as `\\x1b`."""
+    return _CONTROLS.sub(lambda found: ascii(found.group())[1:-1], text)
+
 
 class PlatformError(Exception):
     """Something a person can understand and act on; printed without a traceback by the command line."""

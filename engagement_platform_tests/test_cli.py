@@ -263,6 +263,13 @@ def test_what_cannot_be_read_is_told_before_spark_is_opened(call: Callable[..., 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_table_shows_controls_of_a_text_and_sends_none_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show_rows("t", ["name"], [["\x1b]0;x\x07\x1b[2Jwell\u202e\x9b1m"]])
+    shown = capsys.readouterr().out
+    assert r"\x1b]0;x\x07\x1b[2Jwell\u202e\x9b1m" in shown
+    assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(shown)
+
+
 def test_the_first_rows_are_shown_as_a_table_and_nulls_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     show_rows("t", ["id", "name"], [[str(nth), None if nth else {"a": "[b]"}] for nth in range(21)])
     shown = capsys.readouterr().out

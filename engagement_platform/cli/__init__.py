@@ -24,7 +24,7 @@ from engagement_platform.cli import (
     reading,
     restore,
 )
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, plain
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -83,7 +83,8 @@ def main() -> None:
         _hide_types_of_flags(command)
         command()
     except PlatformError as error:
-        print(error, file=sys.stderr)
+        # A name in it may be of data.
+        print(*map(plain, str(error).split("\n")), sep="\n", file=sys.stderr)
         sys.exit(1)
     except ValueError as error:
         from engagement_platform.settings import refusal

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from engagement_platform.errors import plain
+
 if TYPE_CHECKING:
     from engagement_platform.engine.job import BatchReport, Callbacks
 
@@ -46,7 +48,7 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table; numbers with thousands separators, long texts folded, nothing taken for markup."""
+    """A table; numbers with thousands separators, long texts folded, nothing taken for markup or obeyed."""
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
@@ -54,7 +56,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     table = Table(*(Column(name, overflow="fold") for name in columns))
     for row in rows:
         texts = (f"{value:,}" if type(value) is int else value for value in row)
-        table.add_row(*(text if isinstance(text, Text) else Text(str(text)) for text in texts))
+        table.add_row(*(text if isinstance(text, Text) else Text(plain(str(text))) for text in texts))
     Console().print(table)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from engagement_platform.cli.common import DryRun, Json, TablePath, callbacks, flag, print_json, print_table
+from engagement_platform.errors import PlatformError, plain
 
 if TYPE_CHECKING:
     from engagement_platform.maintenance.layout.doctor import Examination
@@ -144,8 +145,9 @@ def _show_findings(examined: Sequence[Examination]) -> None:
         for finding in examination.findings:
             colour = {"error": "red", "warning": "yellow", "info": "cyan"}[finding.severity]
             typer.echo(f"\n{typer.style(f'{finding.severity} {finding.code}', colour)} {finding.table}")
-            typer.echo(f"  {finding.what}")
-            typer.echo(f"  evidence: {', '.join(f'{name}={value}' for name, value in finding.evidence.items())}")
+            typer.echo(f"  {plain(finding.what)}")
+            evidence = ", ".join(f"{name}={value}" for name, value in finding.evidence.items())
+            typer.echo(f"  evidence: {plain(evidence)}")
             typer.echo(f"  what to do: {finding.remedy}\n  gain: {finding.gain or '–'}")
     if not any(examination.findings for examination in examined):
         typer.echo("Nothing to mend." if examined else "There are no tables yet.")
@@ -247,7 +249,6 @@ def vacuum(
     Exit status: 0, or 1 with the reason; a table that cannot be vacuumed is named, and the others are done first.
     Example: engagement-platform vacuum engagement/data --dry-run
     """
-    from engagement_platform.errors import PlatformError
     from engagement_platform.maintenance.layout.remedies import readable
     from engagement_platform.maintenance.layout.vacuum import vacuum_tables
     from engagement_platform.settings import Settings

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from engagement_platform.cli.common import Json, flag, print_json, print_table
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, plain
 
 SHOWN_ROWS = 20
 
@@ -98,7 +98,9 @@ def verify(
         if as_json:
             print_json({**vars(finding), "examples": list(finding.examples)})
         else:
-            verdict = "ok" if not finding.wrong else f"{finding.wrong:,} WRONG, such as {', '.join(finding.examples)}"
+            verdict = (
+                "ok" if not finding.wrong else f"{finding.wrong:,} WRONG, such as {plain(', '.join(finding.examples))}"
+            )
             typer.echo(f"{finding.check:18} {finding.looked_at:>12,} looked at, {verdict}  ({finding.meaning})")
     raise typer.Exit(int(any(finding.wrong for finding in findings)))
 

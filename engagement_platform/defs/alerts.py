@@ -16,7 +16,7 @@ import dagster as dg
 
 from engagement_platform.alerting.alerts import NOTHING_SENT, Alerts
 from engagement_platform.alerting.model import Alert, Severity, State
-from engagement_platform.defs.evaluations import CheckResult, as_text, newest_results
+from engagement_platform.defs.evaluations import CheckResult, newest_results
 from engagement_platform.defs.sensors import Answer, sensor
 from engagement_platform.engine.database import open_engine
 from engagement_platform.settings import Settings
@@ -46,8 +46,7 @@ def news_of_check(check: dg.AssetCheckKey, result: CheckResult) -> News:
     if evaluated.passed:
         return f"The check {check.name} of {table} passes again."
     remedy = evaluated.metadata.get("remedy")
-    said = as_text(evaluated.description or "")
-    sentences = [said or f"The check {check.name} failed; its page in the UI shows its figures"]
+    sentences = [evaluated.description or f"The check {check.name} failed; its page in the UI shows its figures"]
     sentences += [remedy.text] if isinstance(remedy, dg.TextMetadataValue) and remedy.text else []
     body = " ".join(sentence if sentence.endswith(".") else f"{sentence}." for sentence in sentences)
     labels = {"asset": table, "check": check.name, **({"run": result.run_id} if result.run_id else {})}

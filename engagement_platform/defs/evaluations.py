@@ -16,7 +16,7 @@ ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
 REPORT_AGAIN_AFTER = timedelta(minutes=5)
 """Changes are reported at once, unchanged results this often, so that the history of a check stays readable."""
-_NO_MARKDOWN = re.compile(r"(?!\d+[.)])(?!.*(?:://|www\.|\b_|_\b))[A-Za-z0-9(][\w .,;:()'\"`%/=?+-]*")
+_NO_MARKDOWN = re.compile(r"(?i)(?!\d+[.)])(?!.*(?:://|www\.|\b_|_\b))[A-Za-z0-9(][\w .,;:()'\"`%/=?+-]*")
 """Sentences in which markdown finds at most code between backticks: a line of words."""
 _LOOK_BACK = 10
 """A check that is under way, or whose run died, has its result some records back."""
@@ -53,19 +53,13 @@ def check_result(
 
 
 def as_code(sentence: str) -> str:
-    """The sentence as a description, which Dagster renders as markdown: as code, where a name from data in it could
-    become a link, a picture or other markup."""
+    """The sentence as a description, which Dagster and receivers of alerts render as markdown: as code, where a name
+    from data in it could become a link, a picture or other markup."""
     if _NO_MARKDOWN.fullmatch(sentence):
         return sentence
     # CommonMark, "Code spans": as many backticks as nowhere inside, in one line.
     fence = "`" * (max(map(len, re.findall("`+", sentence)), default=0) + 1)
     return f"{fence} {' '.join(sentence.split())} {fence}"
-
-
-def as_text(description: str) -> str:
-    """The sentence of a description."""
-    code = re.fullmatch(r"(`+) (.*) \1", description)
-    return code[2] if code else description
 
 
 def cannot_tell(asset: dg.AssetKey, check: str, why: object) -> dg.AssetCheckResult:

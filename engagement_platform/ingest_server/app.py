@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import FastAPI, Request, Response, Security
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field
@@ -37,6 +37,8 @@ _RECORD_BYTES = 512
 subject's reference and its places in indexes, and often a key of its own. A number can cost more than that."""
 _REQUESTS_AT_ONCE = 750
 """Of one game: fewer than the server takes of all, and more than one address has connections by default."""
+_THREADS = 8
+"""Of one game: its requests wait for one another, and those of other games for none of them."""
 _PROVE = {"WWW-Authenticate": "Bearer"}
 
 
@@ -81,6 +83,8 @@ class Parts:
     _allowances: dict[tuple[str, str], Allowance] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _under_way: Counter[str] = field(default_factory=Counter)
+    threads: dict[str, CapacityLimiter] = field(default_factory=lambda: defaultdict(lambda: CapacityLimiter(_THREADS)))
+    """By game; of the event loop."""
 
     def __post_init__(self) -> None:
         gauge = self.figures.gauge
@@ -178,7 +182,7 @@ def build_app(parts: Parts) -> FastAPI:
             with parts.under_way(game):
                 body = await _body(parts, game, request)
                 # In a thread: parsing, looking for personal data and waiting for the disk hold up no other request.
-                taken = await run_in_threadpool(_take, parts, game, read, body)
+                taken = await to_thread.run_sync(_take, parts, game, read, body, limiter=parts.threads[game])
             answer = Answer(accepted=taken.accepted, refused=taken.refused)
             status = 200 if taken.accepted or not taken.refused else 422
         except Turned as turned:
@@ -289,6 +293,8 @@ def _take(parts: Parts, game: str, read: Callable[[bytes], list[Sent]], body: by
         raise too_many
     parts.allow_events(game, len(sent))
     taken = parts.intake.take(game, sent, now)
+    # Personal data is sealed value by value, so a body may become many times its bytes in the spool.
+    parts.charge_bytes(game, max(0, sum(record.size for record in taken.records) - len(body)))
     _keep(parts, game, taken)
     return taken
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -113,4 +114,4 @@ def _is_of(record: Record, seal: SpoolSeal, subject: Subject) -> bool:
     if record.ref or record.kind is not RecordKind.REFUSED:
         return record.ref == subject.ref
     # Refused without a subject that could be read: in the vault, too, it is found by its text only.
-    return naming(subject).search(seal.open(record)) is not None
+    return naming(subject).search(zlib.decompress(seal.open(record))) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -107,7 +108,12 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return made
 
 
-_PARSE = json.JSONDecoder(object_pairs_hook=_object).decode
+def _number(digits: str) -> float:
+    """An integer; one that is too long is as one that is too great: it refuses its event, and no other."""
+    return int(digits) if len(digits) <= strict_json.MAX_DIGITS else math.inf
+
+
+_PARSE = json.JSONDecoder(object_pairs_hook=_object, parse_int=_number).decode
 
 
 def _parsed(body: bytes) -> object:
@@ -155,9 +161,9 @@ def check(
 
 
 def _values(value: object) -> int:
-    """Values that are neither object nor list."""
-    within = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 1 if within is None else sum(map(_values, within))
+    """Values that have nothing inside: neither object nor list, or an empty one."""
+    within = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(map(_values, within)) if within else 1
 
 
 def line_of(event: object) -> bytes:

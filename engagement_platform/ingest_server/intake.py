@@ -61,10 +61,9 @@ class SpoolSeal:
         return self._of(hour).seal(plain, words("spool", kind.value, game, ref))
 
     def open(self, record: Record) -> bytes:
-        """What was sealed. Raises SealBroken."""
+        """What was sealed; a refused event is compressed still. Raises SealBroken."""
         about = words("spool", record.kind.value, record.game, record.ref)
-        plain = self._of(record.hour).open(record.sealed, about, "A record of the spool")
-        return zlib.decompress(plain) if record.kind is RecordKind.REFUSED else plain
+        return self._of(record.hour).open(record.sealed, about, "A record of the spool")
 
 
 class Intake:

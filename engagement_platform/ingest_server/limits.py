@@ -51,7 +51,7 @@ async def whole_body(
     """A body of at most max_bytes as sent and max_inflated after decompression; exactly so many are fine.
 
     Never holds more than that: reading stops at the first byte beyond. charge: called with the bytes of each part,
-    after decompression, also of a body that is turned away. Raises Turned.
+    as sent or after decompression, whichever are more, also of a body that is turned away. Raises Turned.
     """
     too_large = Turned(
         413, "body_too_large", f"At most {max_bytes} bytes as sent and {max_inflated} after decompression."
@@ -71,7 +71,7 @@ async def whole_body(
         except zlib.error:
             raise broken from None
         finally:
-            charge(len(part))
+            charge(max(len(chunk), len(part)))
         size += len(part)
         if size > max_inflated:
             raise too_large

@@ -31,6 +31,9 @@ def refusal(scope: Scope) -> str | None:
     own = {f"{scheme}://{hosts[0].lower()}" for scheme in ("http", "https")}
     if any(origin.lower() not in own for origin in origins):
         return "This server answers only pages of its own."
+    # Dagster's routes end where a line does, so `/graphql%0A` leads to GraphQL, too.
+    if not scope["path"].isprintable():
+        return "A path has no control characters."
     # Wherever `--path-prefix` puts it.
     if scope["type"] == "http" and scope["path"].rstrip("/").endswith("/graphql"):
         kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]

@@ -171,7 +171,9 @@ class VaultRows(Erasable):
         found, self.stays = [], []
         for row in rows:
             with reported(f"The refused event {row['refused_id']} in {REFUSED.name}", self.stays):
-                found += [row["refused_id"]] if pattern.search(decrypted(row) or b"") else []
+                packed = decrypted(row)
+                if packed is not None and pattern.search(zlib.decompress(packed)):
+                    found.append(row["refused_id"])
         return found
 
 

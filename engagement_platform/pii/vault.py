@@ -141,7 +141,7 @@ class Refusal:
     reason: str
     received_ts: datetime
     body: bytes
-    """The event as it came, or as JSON again."""
+    """The event as it came, or as JSON again; compressed by zlib, since it may be a thousand times as large."""
     table: ClassVar[Table] = REFUSED
 
     def rows(self) -> Iterator[tuple[Row, bytes]]:
@@ -199,8 +199,7 @@ class Vault:
                         "received_ts": event.received_ts, "received_date": event.received_ts.date(),
                         "segment": segment, **columns,
                     }  # fmt: skip
-                    content = zlib.compress(plain) if table is REFUSED else plain
-                    made.append({**row, "sealed": Sealer(key.key).seal(content, about(table, row))})
+                    made.append({**row, "sealed": Sealer(key.key).seal(plain, about(table, row))})
             if made:
                 store_tables.append(found, table_of(made, table), txn)
             return len(made)
@@ -225,13 +224,15 @@ class Vault:
             stored.append(Stored(path=path, value=value, **named))
         return sorted(stored, key=lambda one: (one.received_ts, one.event_id, one.path))
 
-    def refused(self, game: str, *, purpose: str, reader: str) -> list[tuple[Row, bytes]]:
-        """Refused events of a game, oldest first: (row without the ciphertext, the event). Audited as `read`."""
+    def refused(self, game: str, *, purpose: str, reader: str) -> Iterator[tuple[Row, bytes]]:
+        """Refused events of a game, oldest first: (row without the ciphertext, the event). Audited as `read`.
+
+        One after the other, so that they need not all fit into memory.
+        """
         self._audit(REFUSED, "", game, purpose, reader)
         found = self._decrypted(REFUSED, None, game)
-        for row, _ in found:
-            del row["sealed"]
-        return sorted(found, key=lambda one: (one[0]["received_ts"], one[0]["refused_id"]))
+        found.sort(key=lambda one: (one[0]["received_ts"], one[0]["refused_id"]))
+        return (({name: row[name] for name in row if name != "sealed"}, zlib.decompress(body)) for row, body in found)
 
     def _decrypted(self, table: Table, refs: Sequence[str] | None, game: str | None) -> list[tuple[Row, bytes]]:
         """Rows with what is encrypted in them; without those whose key is gone."""
@@ -252,8 +253,7 @@ class Vault:
             key = key_of(Owner(row["game"], row["subject_ref"]), row["key_version"])
             if key is None:
                 return None
-            content = Sealer(key.key).open(row["sealed"], about(table, row), f"A row of {table.name}")
-            return zlib.decompress(content) if table is REFUSED else content
+            return Sealer(key.key).open(row["sealed"], about(table, row), f"A row of {table.name}")
 
         return decrypted
 

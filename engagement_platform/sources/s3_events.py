@@ -14,6 +14,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 from urllib.parse import quote_plus, unquote_to_bytes
 
+from engagement_platform.errors import plain
 from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
 
 Wrapper = Literal["auto", "none", "sns", "eventbridge"]
@@ -46,9 +47,14 @@ class S3File:
 
     @property
     def url(self) -> str:
-        """For people and the column `_file`."""
+        """For the column `_file`, and for looking it up."""
         version = f"?versionId={self.version_id}" if self.version_id else ""
         return f"s3://{self.bucket}/{self.key}{version}"
+
+    @property
+    def shown(self) -> str:
+        """For logs and errors, where a key has no line feed and nothing that a terminal obeys."""
+        return plain(self.url)
 
     def identity(self, *, allow_overwrites: bool) -> str:
         """What two events about the same content have in common, 64 hexadecimal digits.

@@ -115,11 +115,11 @@ class Objects:
                 raise Gone(refusal) from None
             if _is_about_what_was_asked(failed) and self._is_refused_alone(file):
                 raise Unreadable(f"S3 refuses the object: {reason_of(failed)}") from None
-            raise ObjectNotReadable(file.url, reason_of(failed)) from failed
+            raise ObjectNotReadable(file.shown, reason_of(failed)) from failed
         except ParamValidationError:
             raise Gone(Refusal("bad_name", "S3 cannot have an object of this name.")) from None
         except BotoCoreError as failed:
-            raise ObjectNotReadable(file.url, reason_of(failed)) from failed
+            raise ObjectNotReadable(file.shown, reason_of(failed)) from failed
         return cast(BinaryIO, _Body(answer["Body"], file))
 
     def _is_refused_alone(self, file: S3File) -> bool:
@@ -154,7 +154,7 @@ class _Body(io.RawIOBase):
         except FlexibleChecksumError:
             raise Unreadable("its content has another checksum than S3 says") from None
         except BotoCoreError as failed:
-            raise ObjectNotReadable(self._file.url, reason_of(failed)) from failed
+            raise ObjectNotReadable(self._file.shown, reason_of(failed)) from failed
         buffer[: len(content)] = content
         return len(content)
 
@@ -191,12 +191,12 @@ def read_files(files: Sequence[S3File], shape: Shape, dead_letters: str | None) 
 
     def bury(file: S3File, refusal: Refusal) -> None:
         if dead_letters is None:
-            raise NoDeadLetterQueue(file.url, refusal.sentence)
-        send_dead_letter(client("sqs", options), dead_letters, file.as_event(), [refusal], file.url)
+            raise NoDeadLetterQueue(file.shown, refusal.sentence)
+        send_dead_letter(client("sqs", options), dead_letters, file.as_event(), [refusal], file.shown)
 
     def refuse(file: S3File, refusal: Refusal) -> None:
         if options.bad_records == "fail":
-            raise BadRecords(file.url, refusal.sentence)
+            raise BadRecords(file.shown, refusal.sentence)
         bury(file, refusal)
 
     for file, opening in Objects(options).each(files):
@@ -206,10 +206,10 @@ def read_files(files: Sequence[S3File], shape: Shape, dead_letters: str | None) 
                 yield from decode(stream, file, shape, bad)
         except Gone as gone:
             if options.missing_files == "fail":
-                raise ObjectNotReadable(file.url, gone.refusal.sentence.rstrip(".")) from None
+                raise ObjectNotReadable(file.shown, gone.refusal.sentence.rstrip(".")) from None
             if dead_letters is None:
                 # Nobody can bring it back, so a stream that waited for it would wait for ever.
-                log.warning("s3-sqs: %s was skipped: %s", file.url, gone.refusal.sentence)
+                log.warning("s3-sqs: %s was skipped: %s", file.shown, gone.refusal.sentence)
             else:
                 bury(file, gone.refusal)
         except Unreadable as unreadable:
@@ -218,7 +218,7 @@ def read_files(files: Sequence[S3File], shape: Shape, dead_letters: str | None) 
             raise
         except Exception as error:
             # Whatever it is, it is about this object, and those beside it can be read.
-            log.exception("s3-sqs: %s cannot be read", file.url)
+            log.exception("s3-sqs: %s cannot be read", file.shown)
             refuse(file, Refusal("unreadable", f"{type(error).__name__} while it was read."))
         if bad.count and options.bad_records != "column":
             refuse(file, Refusal("bad_records", str(bad)))

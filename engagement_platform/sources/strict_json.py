@@ -23,7 +23,7 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}]', re.DOTALL)
 # Digits of the largest double. The interpreter's own limit (4,300) can be switched off from outside, and then a
 # message of a million digits would take seconds.
-_MAX_DIGITS = 308
+MAX_DIGITS = 308
 
 
 class Refused(Exception):
@@ -116,7 +116,7 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> JsonObject:
 
 
 def _bounded_int(digits: str) -> int:
-    if len(digits) > _MAX_DIGITS:
+    if len(digits) > MAX_DIGITS:
         raise Refused(Reason.BAD_NUMBER)
     return int(digits)
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from engagement_platform.defs.evaluations import as_code, as_text, check_result, newest_results, report, report_news
+from engagement_platform.defs.evaluations import as_code, check_result, newest_results, report, report_news
 
 TABLE = dg.AssetKey("table")
 GOOD, BAD, NEVER = (dg.AssetCheckKey(TABLE, name) for name in ("good", "bad", "never"))
@@ -47,23 +47,23 @@ def test_a_sensor_reports_its_results_again_after_a_materialization_and_not_befo
 
 MARKUP = [
     "org [here](http://evil.example) is late", "![x](//evil.example/pixel.png)", "<img src=x onerror=alert(1)>",
-    "see https://evil.example", "www.evil.example has 3", "mail a@evil.example", "a *b* c", "a _b_ c", "a ~~b~~ c",
+    "see https://evil.example", "WWW.evil.example has 3", "mail a@evil.example", "a *b* c", "a _b_ c", "a ~~b~~ c",
     "# a", "- a", "1. a", "a\n\n# b", "    a", "| a |\n|---|\n| b |", "a `b", "``` a", "` a ` b", "&#91;a](b)", "> a",
     "a\\", "a\n===", "\n[a]: http://evil.example\n\n[a]",
 ]  # fmt: skip
 
 
-@given(st.one_of(st.sampled_from(MARKUP), st.text("ab1 _`*[]()<>!#-+|~\\\n.@:/w", max_size=12), st.text()))
+@given(st.one_of(st.sampled_from(MARKUP), st.text("ab1 _`*[]()<>!#-+|~\\\n.@:/wW", max_size=12), st.text()))
 @example("The table `engagement/data` has 3 of 4 rows (75 %); the limit is 1. Set `quality.freshness` higher.")
-def test_what_a_check_says_is_text_and_code_in_markdown_and_the_same_sentence_in_an_alert(sentence: str) -> None:
+def test_what_a_check_says_is_text_and_code_in_markdown(sentence: str) -> None:
     """GFM makes links of what has `://`, `www.` or `@`, after all else."""
     parsed = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(as_code(sentence))
     assert {token.type for token in parsed} <= {"paragraph_open", "inline", "paragraph_close"}
     parts = [part for token in parsed for part in token.children or ()]
     assert {part.type for part in parts} <= {"text", "code_inline"}
     plain = "".join(part.content for part in parts if part.type == "text")
-    assert not any(begins in plain for begins in ("://", "www.", "@"))
-    assert as_text(as_code(sentence)) in {sentence, " ".join(sentence.split())}
+    assert not any(begins in plain.lower() for begins in ("://", "www.", "@"))
+    assert " ".join(sentence.split()) in " ".join(as_code(sentence).split())
 
 
 @pytest.mark.parametrize("name", ["[x](http://evil.example)", "<b>x</b>"])

@@ -73,8 +73,9 @@ def verdict(sent: Sent) -> str | None:
         ({"a": {"b": {"c": {}}}}, None),
         ({"a": {"b": {"c": [[]]}}}, "too_deep"),
         ({"note": "[[[[[[{{{{"}, None),
-        ({"n": [{"a": 1, "b": [2, 3]}, [], 4, 5, 6]}, None),
-        ({"n": [{"a": 1, "b": [2, 3]}, [], 4, 5, 6, 7]}, "too_many_values"),
+        ({"n": [{"a": 1, "b": [2, 3]}, [], 4, 5]}, None),
+        ({"n": [{"a": 1, "b": [2, 3]}, [], 4, 5, 6]}, "too_many_values"),
+        ({"n": [{"a": []}, {"a": []}, {}, {}, [], 4, 5]}, "too_many_values"),
         ({"note": ",,,,,,,,,,,,"}, None),
         ({"n": float("nan")}, "bad_number"),
         ({"note": "\ud800"}, "bad_text"),
@@ -86,6 +87,14 @@ def test_an_event_is_refused_for_the_first_rule_it_breaks(change: dict[str, obje
 
 def test_only_objects_are_events() -> None:
     assert [verdict(Sent(value)) for value in (None, 3, "x", [GOOD])] == ["not_an_object"] * 4
+
+
+@pytest.mark.parametrize("digits", [309, 4_000, 100_000])
+def test_a_number_of_too_many_digits_refuses_its_own_event_only(digits: int) -> None:
+    good = json.dumps(GOOD)[:-1]
+    bodies = [f'{good}, "n": {number}}}' for number in ("9" * 308, "9" * digits, "-" + "9" * digits)]
+    for found in (sent_as_json(f"[{','.join(bodies)}]".encode()), sent_as_lines("\n".join(bodies).encode())):
+        assert [verdict(one) for one in found] == [None, "bad_number", "bad_number"]
 
 
 def test_a_key_that_stands_twice_refuses_its_own_event_only() -> None:
@@ -205,6 +214,10 @@ def test_who_waits_as_told_may_send() -> None:
     assert allowance.wait(3, wait) == 0
 
 
+# Of deflate: each block has five bytes and nothing in it; the last one says that it is. Then its checksum and size.
+NOTHING = gzip.compress(b"")[:10] + b"\0\0\0\xff\xff" * 1000 + b"\1\0\0\xff\xff" + bytes(8)
+
+
 def body(
     content: bytes,
     *,
@@ -253,11 +266,12 @@ def test_a_broken_gzip_stream_is_refused(content: bytes) -> None:
     [
         (gzip.compress(b"x" * 900), True, 900),
         (gzip.compress(b"x" * 900) + b"more", True, 900),
-        (gzip.compress(b"x" * 10**7), True, 1001),
+        (gzip.compress(b"x" * 10**7), True, len(gzip.compress(b"x" * 10**7))),
+        (NOTHING, True, len(NOTHING)),
         (b"no gzip", True, 7),
         (b"x" * 101, False, 101),
     ],
-    ids=["whole", "more behind it", "a bomb", "no gzip", "too large"],
+    ids=["whole", "more behind it", "a bomb", "nothing in many blocks", "no gzip", "too large"],
 )
 def test_bytes_are_charged_also_of_a_body_that_is_turned_away(content: bytes, gzipped: bool, charged: int) -> None:
     read: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import resource
@@ -12,9 +13,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from starlette.types import Message
 
+from engagement_platform.ingest_server import app
+from engagement_platform.ingest_server.intake import Taken
+from engagement_platform.settings import Settings
 from engagement_platform_tests.ingest_server.world import (
     Server,
     event,
@@ -75,6 +82,47 @@ def test_work_that_one_game_makes_is_bounded_while_health_is_answered(
     assert (reply.status, len(reply.said["refused"])) == (422, 100)
     assert [post.status for post in posts] == [413] * 4 + [429]
     assert slowest[0] < 1
+
+
+def test_requests_of_one_game_wait_for_one_another_and_those_of_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+
+    def take(_parts: object, game: str, *_: object) -> Taken:
+        assert game == "calm" or goes_on.wait(60)
+        return Taken()
+
+    monkeypatch.setattr(app, "_take", take)
+    nothing: Any = SimpleNamespace(size_bytes=0)
+    keys: Any = SimpleNamespace(recognize=lambda text: SimpleNamespace(game=text, revoked_ts=None))
+    asked = app.build_app(app.Parts(Settings(home=tmp_path), nothing, nothing, keys, nothing))
+
+    async def ask(game: str) -> int:
+        """Send no events; the status."""
+        statuses = []
+        headers = [(b"content-type", b"application/json"), (b"authorization", f"Bearer {game}".encode())]
+        scope = {"type": "http", "method": "POST", "path": "/v1/events", "query_string": b"", "headers": headers}
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"[]"}
+
+        async def send(message: Message) -> None:
+            statuses.extend([message["status"]] if message["type"] == "http.response.start" else [])
+
+        await asked(scope, receive, send)
+        return int(statuses[0])
+
+    async def both() -> tuple[int, int, set[int]]:
+        busy = [asyncio.create_task(ask("busy")) for _ in range(200)]
+        # They all come first.
+        await asyncio.sleep(0.1)
+        calm = await asyncio.wait_for(ask("calm"), 30)
+        done = sum(task.done() for task in busy)
+        goes_on.set()
+        return calm, done, set(await asyncio.gather(*busy))
+
+    assert asyncio.run(both()) == (200, 0, {200})
 
 
 def test_bombs_that_come_again_earn_a_pause(attacked: tuple[Server, dict[str, str]]) -> None:

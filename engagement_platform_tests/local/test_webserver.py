@@ -68,6 +68,8 @@ def test_pages_of_the_ui_and_programs_are_answered(port: int) -> None:
         ("GET", f"/graphql?query={QUERY.replace(' ', '%20')}", {}, ""),
         ("GET", f"/graphql/?query={QUERY.replace(' ', '%20')}", {}, ""),
         ("GET", f"/prefix/graphql?query={QUERY.replace(' ', '%20')}", {}, ""),
+        ("GET", f"/graphql%0A?query={QUERY.replace(' ', '%20')}", {}, ""),
+        ("GET", f"/prefix/graphql%0a?query={QUERY.replace(' ', '%20')}", {}, ""),
         ("POST", "/pre/fix/graphql/", {"Content-Type": "text/plain"}, json.dumps({"query": QUERY})),
         ("POST", "/graphql", {"Content-Type": "application/x-www-form-urlencoded"}, f"query={QUERY}"),
         ("POST", "/graphql", {"Content-Type": "application/graphql"}, QUERY),

@@ -118,6 +118,12 @@ def test_a_time_that_s3_does_not_write_is_none() -> None:
     assert file.event_time is None
 
 
+def test_a_key_with_controls_is_one_line_for_people_and_itself_for_the_table() -> None:
+    (file,) = read_message(direct(record("a%0A2026-11-27+ERROR:+key+lost%1B%5B2J%E2%80%AE.json"))).files
+    assert file.url.endswith("/a\n2026-11-27 ERROR: key lost\x1b[2J\u202e.json")
+    assert file.shown.endswith(r"/a\n2026-11-27 ERROR: key lost\x1b[2J\u202e.json")
+
+
 def test_keys_are_form_encoded_by_s3_and_not_by_eventbridge() -> None:
     (file,) = read_message(direct(record("a+b%2Bc/%C3%BC%25.json"))).files
     assert file.key == "a b+c/ü%.json"

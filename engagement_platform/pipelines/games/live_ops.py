@@ -5,6 +5,7 @@ Figures are counted by each batch of game events (`counting`, `live_ops_store`);
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ HISTORY = timedelta(weeks=4)
 # What went on for longer than a day is how the game does now.
 JUDGED = timedelta(days=1)
 # What came before, by which a level is known.
+_NAME = re.compile(r"(?!.*\.[^\W\d_])[\w .+-]{1,64}")
+"""Names of changes that an alert shows: receivers make links and calls for attention of other texts."""
 _LEAD = (LEVEL_MINUTES + max(WINDOWS) + 1) * MINUTE
 
 
@@ -138,8 +141,11 @@ def _alert(key: str, findings: Sequence[Finding]) -> Alert:
     else:
         moved = ", ".join(f"{one.what} {one.ratio - 1:+.0%}" for one in findings)
         title, body = f"{first.game}: {moved}", f"Against what is expected of this hour: {moved}."
-        if first.change:
+        if first.change and _NAME.fullmatch(first.change):
             title += f" after {first.change}"
             body += f" It began after the change {first.change}; consider taking it back."
             labels["change"] = first.change
+        elif first.change:
+            title += " after a change"
+            body += " It began after a change, which `engagement-platform live-ops run --json` names."
     return Alert(key, Severity.ERROR, title, body, SOURCE, first.detected_at - timedelta(minutes=1), labels)

@@ -94,11 +94,11 @@ class RawObjects(Erasable):
                 self._seen[file.key] = file
                 if not stays and self._is_unread(file):
                     stays.append(
-                        f"{file.url} was not read yet. `engagement-platform run {self.feed.job} --until-idle`, which "
+                        f"{file.shown} was not read yet. `engagement-platform run {self.feed.job} --until-idle`, which "
                         "drops the events; then erase again."
                     )
                 if not stays:
-                    with _readable(file.url, stays):
+                    with _readable(file.shown, stays):
                         self._write_anew(file, subject)
                         self.objects.append(file.url)
                         gone += found
@@ -119,7 +119,7 @@ class RawObjects(Erasable):
     def _look(self, file: S3File, subject: Subject) -> tuple[int, list[str]]:
         """(events of the player, why the object stays where it cannot be read)."""
         is_of, found, stays = self._is_of(subject), 0, list[str]()
-        with _readable(file.url, stays), self._content(file)[0] as content:
+        with _readable(file.shown, stays), self._content(file)[0] as content:
             for line in decompressed(content, file.key):
                 found += is_of(line)
         return found, stays
@@ -144,7 +144,7 @@ class RawObjects(Erasable):
             made.seek(0)
             # First, so that a process that dies in between leaves an announcement of something that is known.
             self._state.rewriting(self.feed.job, file, self._committed)
-            with _named_if_refused(file.url):
+            with _named_if_refused(file.shown):
                 done = self._s3.put_object(Bucket=file.bucket, Key=file.key, Body=made, **headers)
         version = done.get("VersionId")
         version = None if version == "null" else version
@@ -155,7 +155,7 @@ class RawObjects(Erasable):
             self._remove_versions_before(file, version)
 
     def _remove_versions_before(self, file: S3File, newest: str) -> None:
-        with _named_if_refused(file.url):
+        with _named_if_refused(file.shown):
             listing = self._s3.get_paginator("list_object_versions")
             for page in listing.paginate(Bucket=file.bucket, Prefix=file.key):
                 for each in page.get("Versions", ()):

@@ -68,8 +68,8 @@ class ObjectsGone(PlatformError):
     def __init__(self, missing: Sequence[S3File]) -> None:
         self.missing = tuple(missing)
         super().__init__(
-            f"{len(missing)} objects are gone or were overwritten, the first is {missing[0].url}; their rows would be "
-            "lost. Put them back, or give up what came since, and then read what is still in the bucket with "
+            f"{len(missing)} objects are gone or were overwritten, the first is {missing[0].shown}; their rows would "
+            "be lost. Put them back, or give up what came since, and then read what is still in the bucket with "
             "`engagement-platform replay --prefix`: rows that stand are recognized."
         )
 

@@ -19,8 +19,9 @@ from typer.testing import CliRunner
 from engagement_platform.cli import app
 from engagement_platform.pipelines.games.counting import counted, of_plan
 from engagement_platform.pipelines.games.decoding import EventLimits, event_decoder
+from engagement_platform.pipelines.games.detection import Finding
 from engagement_platform.pipelines.games.job import recount
-from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
+from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob, _alert
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.pipelines.games.rules import decoded_ddl, decoded_lines
 from engagement_platform.sources.messages import DecodingLimits
@@ -160,6 +161,27 @@ def test_a_drop_after_a_change_arrives_at_a_webhook_once_and_so_does_its_end(tmp
         assert "[error] g1 is silent" in told()[2:]
         assert len(told()) == 4, "the last minutes before the silence was one were a drop"
         assert not any("recovered" in title for title in receiver.titles[2:])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "[log in](https://evil.example)",
+        "www.evil.example",
+        "evil.example",
+        "@everyone",
+        "a\r\nBcc: x",
+        "\x1b[2J",
+        "x" * 65,
+    ],
+)
+def test_a_change_is_named_in_an_alert_only_by_words(change: str) -> None:
+    for given, title in ((change, "after a change"), ("offer 7", "after offer 7"), ("v2.1-rc", "after v2.1-rc")):
+        alert = _alert("k", [Finding("g1", "events", BEGIN, None, 0.5, given)])
+        assert alert.title.endswith(title)
+        assert (given in alert.body, alert.labels.get("change")) == (
+            (True, given) if given != change else (False, None)
+        )
 
 
 def test_who_follows_judges_again_and_again_and_stops(tmp_path: Path) -> None:
