@@ -56,3 +56,9 @@ def test_on_few_cores_the_server_compiles_quickly_and_own_options_come_last(
     options = conf["spark.driver.extraJavaOptions"].split()
     assert ("-XX:TieredStopAtLevel=1" in options) is quick
     assert options[-1] == "-XX:TieredStopAtLevel=4"
+
+
+@pytest.mark.parametrize(("own", "kept"), [({}, "0"), ({"spark.connect.session.planCache.maxSize": "8"}, "8")])
+def test_sessions_keep_no_plans_unless_that_is_asked_for(tmp_path: Path, own: dict[str, str], kept: str) -> None:
+    _, conf = command(tmp_path, (CORE,), own)
+    assert conf["spark.connect.session.planCache.maxSize"] == kept
