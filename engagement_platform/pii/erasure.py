@@ -58,7 +58,9 @@ class Subject:
 
     @property
     def owner(self) -> Owner:
-        """As keys and tombstones name it."""
+        """As keys and tombstones name it. Raises ValueError for an empty game, which is a forgotten one."""
+        if self.game == EVERY_GAME:
+            raise ValueError("a subject's game is None for every game, and never empty")
         return Owner(EVERY_GAME if self.game is None else self.game, self.ref)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +12,11 @@ from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.engine.model import Transaction
+from engagement_platform.erasing.erase import GameRefused, Request, erase
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.arrow import table_of
+from engagement_platform.pii.erasure import Subject
+from engagement_platform.pii.erasure import erase as destroy
 from engagement_platform.pii.vault import VAULT, Vault, open_vault
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
@@ -68,6 +72,22 @@ def test_ids_that_differ_by_case_form_or_blank_ends_are_listed_before_anything_i
         f"Not erased, but near: {id_!a} in {where}" for id_, where in listed
     }
     assert done.exit_code == 1, "it was not confirmed"
+    assert vault.read(BOB, purpose="support", reader="test")
+
+
+def test_an_empty_game_is_refused_before_anything_is_done_and_never_stands_for_all(vault: Vault, tmp_path: Path) -> None:
+    """`--game "$GAME"` of a variable that is not set, and the same in a request to Dagster."""
+    request = tmp_path / "request.json"
+    for game in ("", " ", "g\n", "g/h", "g" * 65):
+        for words in (("erase", "--yes"), ("erase", "--verify", str(request))):
+            done = call(*words, "--subject", BOB, "--game", game)
+            assert isinstance(done.exception, GameRefused), words
+            assert "Nothing was erased" in str(done.exception)
+        request.write_text(json.dumps({"subject": BOB, "game": game}))
+        with pytest.raises(GameRefused):
+            erase(Settings(home=vault.root.removesuffix("/lake")), Request.read(request))
+    with pytest.raises(ValueError, match="never empty"):
+        destroy(vault, Subject(BOB, vault.ref(BOB), ""))
     assert vault.read(BOB, purpose="support", reader="test")
 
 
