@@ -6,16 +6,18 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.engine.model import Transaction
-from engagement_platform.erasing.erase import GameRefused, Request, erase
+from engagement_platform.erasing.erase import GameRefused, Request, erase, near_ids
+from engagement_platform.erasing.places import game_places
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.pii.erasure import Subject
+from engagement_platform.pii.erasure import Subject, subject
 from engagement_platform.pii.erasure import erase as destroy
 from engagement_platform.pii.vault import VAULT, Vault, open_vault
 from engagement_platform.settings import Settings
@@ -89,6 +91,18 @@ def test_an_empty_game_is_refused_before_anything_is_done_and_never_stands_for_a
     with pytest.raises(ValueError, match="never empty"):
         destroy(vault, Subject(BOB, vault.ref(BOB), ""))
     assert vault.read(BOB, purpose="support", reader="test")
+
+
+def test_ids_of_a_table_that_has_numbers_are_compared_as_texts(tmp_path: Path) -> None:
+    settings, name = Settings(home=tmp_path / "home"), "game/scores"
+    numbers = pa.table({"player_id": pa.array([42, 43, None], pa.int64()), "game_id": ["chess", "chess", "go"]})
+    write_deltalake(f"{settings.lake}/{name}", numbers)
+    assert near_ids(settings, Request("\uff14\uff12")) == []
+    [place] = game_places(settings)
+    vault = open_vault(settings)
+    assert list(place.near(lambda id_: id_ in {"42", "44"}, None)) == [("42", name)]
+    left = {id_: place.left(subject(vault, id_, None)) for id_ in ("42", "042", "p-42", "44")}
+    assert (left, place.stays) == ({"42": 1, "042": 0, "p-42": 0, "44": 0}, [])
 
 
 @pytest.mark.parametrize(
