@@ -46,7 +46,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600, *, replace: boo
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it, all for their owner only: `mkdir` gives its mode to the last alone."""
+    """Make a folder and what is missing above it for their owner only: `mkdir` gives its mode to the last one alone."""
     if not folder.is_dir():
         private_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)

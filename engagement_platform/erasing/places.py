@@ -199,7 +199,7 @@ def _opened(settings: Settings, table: Table) -> DeltaTable:
 
 
 def _can_have(found: DeltaTable, column: str, id_: str) -> bool:
-    """Whether a column can have the id, just as it is: in one of numbers 042 is none, and p-42 could not be compared."""
+    """Whether a column can have the id, just as it is: of numbers 042 is none, and p-42 cannot be compared."""
     kind = pa.schema(found.schema().to_arrow()).field(column).type
     try:
         return bool(pa.array([id_]).cast(kind).cast(pa.string())[0].as_py() == id_)

@@ -76,9 +76,7 @@ _NATIONAL = (
 _DATE = re.compile(r"\d{1,2}[-/]\d{1,2}[-/]\d{4}")
 BELOW_PHONES = "phones"
 """Stands for the name of a field below one that says phone: what is in there may be something else, such as an id."""
-_NUMBER = re.compile(
-    r"(?<![\w-])(?!\d{4}-\d\d-\d\d)\d(?:[ ().\-/]{0,2}\d){6,14}(?![^\W_x]|-|x(?!\d))", re.ASCII
-)
+_NUMBER = re.compile(r"(?<![\w-])(?!\d{4}-\d\d-\d\d)\d(?:[ ().\-/]{0,2}\d){6,14}(?![^\W_x]|-|x(?!\d))", re.ASCII)
 _SAYS_PHONE = re.compile(
     r"(?:(?P<other>smart|micro|head|mega|(?<![^\W_])i)_?)?phone"
     r"|mobile_?(?:n|\d|home|work|private|contact|primary|personal|value)|(?:^|_)mobiles?$"
@@ -213,8 +211,9 @@ def _words(name: str) -> str:
 _name_says_id = of_names(lambda name: _SAYS_ID.search(_words(name)) is not None)
 _name_says_otherwise = of_names(lambda name: _SAYS_OTHERWISE.search(_words(name)) is not None)
 _name_says_phone = of_names(
-    lambda name: not _name_says_otherwise(name)
-    and any(found["other"] is None for found in _SAYS_PHONE.finditer(_words(name)))
+    lambda name: (
+        not _name_says_otherwise(name) and any(found["other"] is None for found in _SAYS_PHONE.finditer(_words(name)))
+    )
 )
 
 

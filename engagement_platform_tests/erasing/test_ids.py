@@ -77,7 +77,7 @@ def test_ids_that_differ_by_case_form_or_blank_ends_are_listed_before_anything_i
     assert vault.read(BOB, purpose="support", reader="test")
 
 
-def test_an_empty_game_is_refused_before_anything_is_done_and_never_stands_for_all(vault: Vault, tmp_path: Path) -> None:
+def test_an_empty_game_is_refused_before_anything_is_done(vault: Vault, tmp_path: Path) -> None:
     """`--game "$GAME"` of a variable that is not set, and the same in a request to Dagster."""
     request = tmp_path / "request.json"
     for game in ("", " ", "g\n", "g/h", "g" * 65):

@@ -29,10 +29,16 @@ PHONE_NAMES = ("phone", "phoneNumber", "phone_number", "homePhone", "MobilePhone
 BEYOND_ASCII = (
     "\u0930\u093e\u092e@\u0909\u0926\u093e\u0939\u0930\u0923.\u092d\u093e\u0930\u0924",
     "\u0e04\u0e19@\u0e15\u0e31\u0e27\u0e2d\u0e22\u0e48\u0e32\u0e07.\u0e44\u0e17\u0e22",
-    "bob.canary@example\u3002org", "bob.canary@exam\u200bple.org", "\u0634 +\u0664\u0669 \u0663\u0660 \u0661\u0662\u0663\u0664\u0665\u0666\u0667",
+    "bob.canary@example\u3002org",
+    "bob.canary@exam\u200bple.org",
+    "\u0634 +\u0664\u0669 \u0663\u0660 \u0661\u0662\u0663\u0664\u0665\u0666\u0667",
     "".join(chr(0x966 + int(digit)) for digit in CARDS[0]),
 )
 """Labels of domains with vowel signs, an ideographic full stop, a blank of no width, digits of other scripts."""
+BETWEEN = (
+    "  ", "\t", "\n", ".", "\u2013", "_", " - ", "   ", "+", "\u2212", "/", ",", "|", ":", ";", "\u00b7", "\u2022",
+    "\u200b",
+)  # fmt: skip
 WRITTEN_PHONES = (
     "06.12.34.56.78", "(555)-123-4567", "555-123-4567x12", "555-123-4567 ext. 12", "555 - 123 - 4567",
     "555\u2013123\u20134567", "(030)1234567", "00 49 30 1234567", "(11) 91234-5678", "8 (912) 345-67-89",
@@ -69,8 +75,7 @@ def shapes() -> Iterator[dict[str, object]]:
                      f"9876543{card}0000000", f"id-{'7' * 40}{card}", f"{card}{'0' * 30}", f"Visa{card} 12/29",
                      f"card{card}-123", f"PAN{spaced} 12/29", f"_{card} 123", f"{card}.12/29"):  # fmt: skip
             yield {"note": text}
-        for between in ("  ", "\t", "\n", ".", "\u2013", "_", " - ", "   ", "+", "\u2212", "/", ",", "|", ":", ";", "\u00b7",
-                        "\u2022", "\u200b"):  # fmt: skip
+        for between in BETWEEN:
             yield {"note": spaced.replace(" ", between)}
             yield {"note": f"card={spaced.replace(' ', between)}"}
         yield {"amount": int(f"{card}1229")}
@@ -87,18 +92,6 @@ def shapes() -> Iterator[dict[str, object]]:
         yield {name: {"home": "5551234567"}}
         yield {name: ["call 5551234567"]}
         yield {name: [{"value": "5551234567 home"}]}
-    for text in (*BEYOND_ASCII, *WRITTEN_PHONES, *WRITTEN_ADDRESSES, *NETWORKS, '"bob smith"@example.org',
-                 "41111111 11111111", "4111 11111111 1111", "4111-1111-1111-1111123"):  # fmt: skip
-        yield {"note": text}
-    for content in (b"bob.canary@example.org\0", "j\xf6rg@example.org".encode("latin-1"),
-                    "bob.canary@example.org \U0001f468\u200d\U0001f469".encode()):  # fmt: skip
-        yield {"note": base64.b64encode(content).decode()}
-    for text in ("5551234567x12", "5551234567_home"):
-        yield {"phones": [{"value": text}]}
-    for before in ("user_", "user-"):
-        yield {"note": before + base64.b64encode(b"bob.canary@example.org").decode()}
-    for name in ("event_id", "player_id", "orderRef"):
-        yield {name: f"{CARDS[0]}1229"}
     yield {"event_ts": "2026-11-22T10:00:00.4111111111111111Z"}
     yield {"event_ts": "2026-11-22T10:00:00,4111111111111111+00:00"}
     yield {"note": "bob@mu\u0308ller.example"}
@@ -116,7 +109,23 @@ def shapes() -> Iterator[dict[str, object]]:
         yield {"list": [["ok", {"deep": [plain]}]]}
 
 
-SHAPES = list(shapes())
+def rarer_shapes() -> Iterator[dict[str, object]]:
+    """The same, of senders that are fewer."""
+    for text in (*BEYOND_ASCII, *WRITTEN_PHONES, *WRITTEN_ADDRESSES, *NETWORKS, '"bob smith"@example.org',
+                 "41111111 11111111", "4111 11111111 1111", "4111-1111-1111-1111123"):  # fmt: skip
+        yield {"note": text}
+    for content in (b"bob.canary@example.org\0", "j\xf6rg@example.org".encode("latin-1"),
+                    "bob.canary@example.org \U0001f468\u200d\U0001f469".encode()):  # fmt: skip
+        yield {"note": base64.b64encode(content).decode()}
+    for text in ("5551234567x12", "5551234567_home"):
+        yield {"phones": [{"value": text}]}
+    for before in ("user_", "user-"):
+        yield {"note": before + base64.b64encode(b"bob.canary@example.org").decode()}
+    for name in ("event_id", "player_id", "orderRef"):
+        yield {name: f"{CARDS[0]}1229"}
+
+
+SHAPES = [*shapes(), *rarer_shapes()]
 
 
 def test_nothing_of_any_shape_is_in_a_byte_that_is_kept_logged_or_counted(platform: Settings) -> None:
@@ -157,14 +166,13 @@ def test_each_shape_is_found(shape: dict[str, object]) -> None:
     assert made.findings
 
 
+WINDOWS = "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0"
 BROWSERS = (
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36",
-    "Mozilla/5.0 (Windows NT 10.0; Win64; x64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Safari/537.36 "
-    "Edg/131.0.0.0",
+    f"{WINDOWS} Safari/537.36",
+    f"{WINDOWS} Safari/537.36 Edg/131.0.0.0",
     "Mozilla/5.0 (Linux; Android 10; K) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0 Mobile Safari/537.36",
     "Mozilla/5.0 (Macintosh; Intel Mac OS X 14.7; rv:132.0) Gecko/20100101 Firefox/132.0",
-    "Mozilla/5.0 (iPhone; CPU iPhone OS 17_7 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Version/18.0 "
-    "Mobile/15E148 Safari/604.1",
+    "Mozilla/5.0 (iPhone; CPU iPhone OS 17_7 like Mac OS X) AppleWebKit/605.1.15 (KHTML, like Gecko) Safari/604.1",
 )
 
 
@@ -193,11 +201,12 @@ def test_of_clean_events_less_than_one_in_two_hundred_loses_a_field() -> None:
             "user_agent": BROWSERS[number % len(BROWSERS)], "guild_id": dice.getrandbits(63),
             "orderRef": str(dice.getrandbits(63)), "friend_ids": [dice.getrandbits(63), str(dice.getrandbits(63))],
             "phone": {"seen_ms": 1_760_000_000_000 + dice.randrange(10**10), "os_build": 20_261_122, "uses": 1_234_567},
-            "phone_verified_at": 1_760_000_000 + dice.randrange(10**8), "phoneHash": token, "telemetry_id2": 1_234_567,
+            "phone_verified_at": 1_760_000_000 + dice.randrange(10**8), "phoneHash": token,
             "megaphone": dice.randrange(10**9), "serial": f"00{dice.randrange(10**11):011}",
             "replay": f"/replays/0{dice.randrange(1000):03}/{dice.randrange(10**7):07}", "season": "01/2026-12/2026",
             "gold": f"+1{dice.randrange(10**7):07}", "spot": f"+{dice.random() * 90:.6f}", "sprite": "hero@2x.png",
-            "stack": "render@index.android.bundle:1:2345\nvalue@app.js:9:1", "class": "Cafe::Bad", "network": "10.0.0.0",
+            "stack": "render@index.android.bundle:1:2345\nvalue@app.js:9:1", "class": "Cafe::Bad",
+            "network": "10.0.0.0",
         }  # fmt: skip
         wrong += bool(redact(clean, rules, "drop", str).findings)
     assert wrong / 4_000 < 0.005

@@ -115,8 +115,16 @@ def test_a_declared_value_is_looked_for_in_all_other_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a%20Canary", "a \uff23anary", "a \\u0043anary", "YSBDYW5hcnk=", "/v1/WW9lIGEgQ2FuYXJ5", "hi\nYSBDYW5hcnk=",
-     '"\x01YSBDYW5hcnk=']
+    "text",
+    [
+        "a%20Canary",
+        "a \uff23anary",
+        "a \\u0043anary",
+        "YSBDYW5hcnk=",
+        "/v1/WW9lIGEgQ2FuYXJ5",
+        "hi\nYSBDYW5hcnk=",
+        '"\x01YSBDYW5hcnk=',
+    ],
 )
 def test_a_declared_value_is_found_also_where_it_stands_encoded(text: str) -> None:
     done = taken({**EVENT, "player": {"name": "A Canary"}, "seen": [text, "by others"]})
@@ -307,7 +315,8 @@ def test_below_a_name_that_says_phone_only_numbers_are_phone_numbers() -> None:
         *("a@" + "b.png" * 12_000, ("a@" + "b." * 120) * 300, '"@' * 30_000),
         *(":" * 60_000, "f:" * 30_000, "::1_" * 15_000, "1.1." * 15_000),
         *("+1 " * 20_000, "+" * 60_000, "(12) 1234 " * 6_000, "00 " * 20_000, "0(0" * 20_000, "01.23" * 12_000),
-        *("Aa_" * 20_000, "A/" * 30_000, "Abcdefghij_" * 6_000, "Abcdefghij/-" * 5_000, "%2B+" * 15_000, "\u200b" * 60_000),
+        *("Aa_" * 20_000, "A/" * 30_000, "Abcdefghij_" * 6_000, "Abcdefghij/-" * 5_000),
+        *("%2B+" * 15_000, "\u200b" * 60_000),
     ],
     ids=range(30),
 )

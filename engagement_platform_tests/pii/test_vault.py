@@ -33,7 +33,7 @@ from engagement_platform.pii import keys
 from engagement_platform.pii import vault as vaults
 from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner, open_pii
-from engagement_platform.pii.master import KmsMaster, LocalMaster, Masters, MasterKeyUnusable
+from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyUnusable, Masters
 from engagement_platform.pii.rotation import rotate
 from engagement_platform.pii.schema import PII_KEY, PII_SECRET
 from engagement_platform.pii.sealing import SealBroken, Sealer, new_key, words
@@ -158,7 +158,8 @@ def with_spool(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize(
-    "first", [with_vault, with_spool, lambda of: Masters(of).local.current(), lambda of: open_pii(of.store_url).dispose()],
+    "first",
+    [with_vault, with_spool, lambda of: Masters(of).local.current(), lambda of: open_pii(of.store_url).dispose()],
     ids=["vault", "spool", "master key", "stores"],
 )
 def test_a_program_of_any_umask_makes_a_home_and_secrets_for_its_owner_only(
