@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, InterfaceError, NoSuchModuleError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
+from engagement_platform.engine.durable_files import private_file
 from engagement_platform.engine.schema import METADATA, SCHEMA, SEQUENCE
 from engagement_platform.errors import START_ANEW, PlatformError, first_line
 
@@ -152,10 +153,10 @@ def _parse(url: str) -> URL:
 
 
 def _sqlite_engine(url: URL) -> Engine:
-    if url.database:
+    if url.database and url.database != ":memory:":
         try:
-            # The home, where a program is the first to use it: whatever its umask, for the owner only.
-            Path(url.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # And the home, where a program is the first to use it.
+            private_file(Path(url.database))
         except OSError as error:
             raise StoresUnavailable(url, str(error)) from error
     # A connection a transaction (0.3 ms): none is ever carried over a fork, which SQLite does not survive.

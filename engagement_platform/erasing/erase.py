@@ -25,6 +25,7 @@ from engagement_platform.lake import log
 from engagement_platform.pii import erasure, receipts
 from engagement_platform.pii.vault import REFUSED, VAULT, checked_id, open_vault
 from engagement_platform.pipelines.declarations.declared import declarations
+from engagement_platform.pipelines.games.decoding import GAME_ID
 from engagement_platform.pipelines.games.erasing import PlayersKept
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.raw_objects import RawObjects
@@ -51,6 +52,17 @@ _FOLDS: Mapping[str, Callable[[str], str]] = {
 }
 
 
+class GameRefused(PlatformError):
+    """An erasure was to be of one game, and of none that can be."""
+
+    def __init__(self) -> None:
+        # Without it: it may be an id that was given in the wrong place, and messages are kept by Dagster.
+        super().__init__(
+            "The game is none that events can name: letters, digits, - . and _, 1 to 64 of them. Nothing was erased. "
+            "Give it as game_id has it, or leave it out to erase the subject in every game."
+        )
+
+
 @dataclass(frozen=True)
 class Request:
     """Who is to be erased, and how.
@@ -73,7 +85,10 @@ class Request:
     def read(cls, path: Path) -> Request:
         """The request of a JSON file, which has the fields above. Raises PlatformError, which repeats none of it."""
         try:
-            return TypeAdapter(cls).validate_python(object_parser(_LARGEST_REQUEST, 2)(path.read_bytes()))
+            content = path.read_bytes()
+            object_parser(_LARGEST_REQUEST, 2)(content)
+            # From JSON: strictly read, a dataclass is made of no Python object but of one of its own.
+            return TypeAdapter(cls).validate_json(content)
         except OSError as error:
             why = str(error.strerror)
         except Refused:
@@ -138,8 +153,8 @@ def _folded(settings: Settings, id_: str) -> str:
 
 
 def erase(settings: Settings, request: Request, callbacks: Callbacks | None = None) -> Done:
-    """Erase a subject everywhere. Raises IdRefused before anything is done, then what each place raises; the same call
-    does the rest."""
+    """Erase a subject everywhere. Raises IdRefused and GameRefused before anything is done, then what each place
+    raises; the same call does the rest."""
     vault, reached = open_vault(settings), _places(settings, request, callbacks)
     subject = erasure.subject(vault, request.subject, request.game)
     keys, done = erasure.erase(vault, subject, reached)
@@ -207,6 +222,8 @@ def _places(settings: Settings, request: Request, callbacks: Callbacks | None) -
         # Not by themselves: messages are kept by Dagster.
         for id_ in ids:
             checked_id(id_, field, settings)
+    if request.game is not None and not GAME_ID.fullmatch(request.game):
+        raise GameRefused
     found: list[erasure.Erasable] = [
         SpooledRecords(settings),
         StoredObjects(settings),

@@ -71,7 +71,9 @@ class Tables(Erasable):
             with suppress(*UNREADABLE):
                 for rows in scan.batches(_opened(self.settings, table), table.subject_columns, where):
                     for column in rows.columns:
-                        yield from ((id_, table.name) for id_ in filter(is_near, pc.unique(column).to_pylist()))
+                        # Ids may be numbers in a table of others.
+                        ids = pc.unique(column).cast(pa.string()).to_pylist()
+                        yield from ((id_, table.name) for id_ in filter(is_near, ids))
 
     def keeps(self) -> Mapping[Former, timedelta]:
         """As the slowest of the tables that can be read keeps files and entries of its log, with two days to spare."""
@@ -159,7 +161,8 @@ class SubjectTables(Tables):
             same = {column: [subject.id] for column in table.subject_columns}
             if subject.game is not None:
                 same["game_id"] = [subject.game]
-            rows = int(scan.find(found, [*same], same).num_rows)
+            is_there = all(_can_have(found, column, subject.id) for column in table.subject_columns)
+            rows = int(scan.find(found, [*same], same).num_rows) if is_there else 0
             return Rewrite(tuple(same), pa.table(same).slice(0, 1 if rows else 0)), rows
         place = PLACE if "key" in table.column_names else (*_LINE, "value")
         columns = (*place, *(name for name in ("key", "value") if name in table.column_names))
@@ -193,6 +196,15 @@ def of_feed(settings: Settings, feed: Feed) -> SubjectTables:
 
 def _opened(settings: Settings, table: Table) -> DeltaTable:
     return DeltaTable(log.storage_uri(table.uri(settings.lake)))
+
+
+def _can_have(found: DeltaTable, column: str, id_: str) -> bool:
+    """Whether a column can have the id, just as it is: of numbers 042 is none, and p-42 cannot be compared."""
+    kind = pa.schema(found.schema().to_arrow()).field(column).type
+    try:
+        return bool(pa.array([id_]).cast(kind).cast(pa.string())[0].as_py() == id_)
+    except pa.ArrowInvalid:
+        return False
 
 
 def _is_there(root: str, table: Table) -> bool:

@@ -18,7 +18,7 @@ from engagement_platform.ingest_server.intake import SpoolSeal
 from engagement_platform.ingest_server.sinks import local_folder, objects, packed
 from engagement_platform.ingest_server.spool import Record, RecordKind, connected, empty, readable, spool_folder, stored
 from engagement_platform.pii.declared import EVERY_TYPE, parts
-from engagement_platform.pii.erasure import Erasable, Subject, is_event_of, naming, reported
+from engagement_platform.pii.erasure import Erasable, Subject, is_event_of, is_named, naming, reported
 from engagement_platform.pii.keys import truncate_log
 from engagement_platform.pii.sealing import SealBroken
 from engagement_platform.pii.vault import open_vault
@@ -114,4 +114,4 @@ def _is_of(record: Record, seal: SpoolSeal, subject: Subject) -> bool:
     if record.ref or record.kind is not RecordKind.REFUSED:
         return record.ref == subject.ref
     # Refused without a subject that could be read: in the vault, too, it is found by its text only.
-    return naming(subject).search(zlib.decompress(seal.open(record))) is not None
+    return is_named(naming(subject), zlib.decompress(seal.open(record)))

@@ -16,7 +16,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from engagement_platform.engine.durable_files import write_durably
+from engagement_platform.engine.durable_files import private_folder, write_durably
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.spool import Segment, spool_folder
 from engagement_platform.settings import Settings
@@ -76,7 +76,7 @@ class FolderSink:
         """Write the object, whole or not at all."""
         path = self.folder / object_key(segment)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
             write_durably(path, packed(lines))
         except OSError as error:
             raise SinkUnavailable(str(self.folder), error.strerror or str(error)) from error

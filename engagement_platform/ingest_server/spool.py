@@ -20,6 +20,7 @@ from threading import Lock
 from typing import NamedTuple
 from zlib import crc32
 
+from engagement_platform.engine.durable_files import private_file, private_folder
 from engagement_platform.errors import Damaged, PlatformError
 from engagement_platform.settings import Settings
 
@@ -113,7 +114,7 @@ class Spool:
         segment_age: timedelta,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_folder(folder)
         self._server = (folder / "lock").open("a")
         try:
             fcntl.flock(self._server, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,6 +132,7 @@ class Spool:
         self.broken: str | None = None
         """Why nothing can be appended until the server starts again."""
         self.commits = 0
+        private_file(self.path)
         with readable(self.path):
             self._connection = connected(self.path)
             self._connection.executescript(_SCHEMA)

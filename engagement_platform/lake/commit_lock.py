@@ -12,6 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from engagement_platform.engine.durable_files import private_folder
 from engagement_platform.errors import PlatformError
 
 PATIENCE_S = 600.0
@@ -32,7 +33,7 @@ def commit_lock(root: str, table: str, patience_s: float = PATIENCE_S) -> Iterat
         yield
         return
     path = Path(root) / "_locks" / f"{table.replace('/', '.')}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     lock = FileLock(path, timeout=patience_s, poll_interval=0.01)
     try:
         lock.acquire()

@@ -60,8 +60,8 @@ def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = M
     conf = {
         "spark.local.dir": str(work_dir / "local"),
         "spark.sql.warehouse.dir": str(work_dir / "warehouse"),
-        # A session keeps its last 16 plans otherwise, and with them the state of tables as it then was. After an hour of
-        # all pipelines the heap was full of these, and a batch took four times as long. It takes no longer without
+        # A session keeps its last 16 plans otherwise, and with them the state of tables as it then was. After an hour
+        # of all pipelines the heap was full of these, and a batch took four times as long. It takes no longer without
         # (5.6 CPU seconds, 6.4 with them).
         "spark.connect.session.planCache.maxSize": "0",
         **server_conf(settings),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from engagement_platform.engine.durable_files import private_folder
 from engagement_platform.errors import PlatformError
 
 # What an ended process leaves behind is gone after the reaper's grace; a little more than that is waited for it.
@@ -26,7 +27,7 @@ def locked_home(home: Path) -> Iterator[int]:
     When the last owner is gone but its children are still being ended, waits for that. Raises HomeInUse.
     """
     try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_folder(home)
         lock = os.open(home / "embedded.lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         reason = f"{home} cannot hold local state: {error.strerror}. Set ENGAGEMENT_PLATFORM_HOME to a folder of yours."

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from engagement_platform.engine.durable_files import private_folder
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.keys import IngestKeys
 from engagement_platform.local import aws
@@ -59,7 +60,7 @@ def ingest_child(settings: Settings, variables: Mapping[str, str]) -> Child:
 def make_sample_keys(settings: Settings, games: Iterable[str]) -> None:
     """An API key for each game, in its file; those that are there and valid stay. Raises StoresUnavailable."""
     folder = key_folder(settings)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(folder)
     keys = IngestKeys(settings.store_url)
     valid = {key.key_id for key in keys.all() if key.revoked_ts is None}
     for game, text in {**dict.fromkeys(games, ""), **_keys_in(folder)}.items():

@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate
 from typing import TypeVar
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_plus
 
 T = TypeVar("T")
 LONGEST_NAME = 64
@@ -37,48 +37,77 @@ _HINT = re.compile(r"[\d@]|%|::|[A-Fa-f]:[A-Fa-f]|\\u|[\w+/-]{10}|[^\x00-\x7f]",
 
 # Begins at the @ and looks back one character: a pattern that begins with the name takes quadratic time on a long text.
 _EMAIL = re.compile(
-    r"(?<=[\w.+%!#$&'*/=?^`{|}~-])(?:@|%40)(?:[\w-]{1,63}\.){1,10}(?:[^\W\d_]{2,24}|xn--[\w-]{1,59})", re.IGNORECASE
+    r"(?:(?<=[\w.+%!#$&'*/=?^`{|}~-])|(?<=\w\"))(?:@|%40)"
+    # hero@2x.png, render@index.android.bundle
+    r"(?![\w.-]{1,253}\.(?:png|jpe?g|gif|webp|svg|m?jsx?|tsx?|css|json|html|bundle)(?![\w-]|\.\w))"
+    r"(?:[\w-]{1,63}\.){1,10}(?:[^\W\d_]{2,24}|xn--[\w-]{1,59})",
+    re.IGNORECASE,
 )
-_IPV4 = re.compile(r"(?<![\w.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?!\w|\.\d)")
-_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]{2,39}(?:(?<=:)\d{1,3}(?:\.\d{1,3}){3})?(?![\w:])")
+_IPV4 = re.compile(r"(?<![A-Za-z\d.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?![A-Za-z\d]|\.\d)")
+_HEX_AND_COLONS = re.compile(r"[0-9A-Fa-f:]{3,}(?:(?<=\d)(?:\.\d{1,3}){3})?")
+_DIGIT = re.compile(r"\d")
+_LONGEST_IPV6 = 60
+"""Characters, with the end of a word before it and a port behind."""
 _CARD = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[ -]?\d){12,18}(?!\d)")
-_FIRST_GROUP = re.compile(r"(?<!\d)(?<!\d\.)[2-6](?:\d{2,3}|\d{5}|\d{12,18})(?!\d)")
-_NEXT_GROUP = re.compile(r"[\s._\-\u2010-\u2015]{1,2}(\d{1,15})(?!\d)")
-_INTERNATIONAL = re.compile(r"(?<![\w+])\+\d(?:[ ().\-/]{0,3}\d){7,14}(?!\d)")
+_FIRST_GROUP = re.compile(r"(?<!\d)(?<!\d\.)[2-69](?:\d{3}|\d{5}|\d{7}|\d{12,18})(?!\d)")
+_NEXT_GROUP = re.compile(r"(?:[\s._+\-\u2010-\u2015\u2212]{1,3}|[/,|:;\u00b7\u2022])(\d{1,15})(?!\d)")
+_INTERNATIONAL = re.compile(
+    # Not +52.520008, a coordinate; behind +1 there are always ten digits, the first of them 2 to 9.
+    r"(?<![A-Za-z\d+])\+(?!\d{1,3}\.\d{4,8}(?!\d))"
+    r"(?:1[ ().\-/]{0,3}[2-9](?:[ ().\-/]{0,3}\d){9}|[02-9](?:[ ().\-/]{0,3}\d){7,14})(?!\d)"
+)
+_BETWEEN = r"(?: ?[.\-\u2010-\u2015] ?| )"
+_END = r"(?:(?![\w-]|\.\d)|(?=(?:x|ext)\.? ?\d))"
 _NATIONAL = (
-    # 555-123-4567, (555) 123-4567, 1 555 123 4567
-    re.compile(r"(?<![\w.+-])(?:1[ .-])?(?:\([2-9]\d{2}\) ?|[2-9]\d{2}[ .-])\d{3}[ .-]\d{4}(?![\w-]|\.\d)"),
-    # 0049 30 1234567
-    re.compile(r"(?<![\w.+-])00[1-9](?:\d?[ ().\-/]\d|\d){7,12}(?![\w-]|\.\d)(?<=\d)"),
-    # 030 1234567, 0171/1234567, 01 23 45 67 89
-    re.compile(r"(?<![\w.+-])\(?0\d{1,4}\)?[ /-]\d(?:[ /-]?\d){5,8}(?![\w-]|[.:]\d)"),
+    # 555-123-4567, (555) 123-4567, 1 555 123 4567, 555 - 123 - 4567x12; (11) 91234-5678, 8 (912) 345-67-89
+    re.compile(
+        rf"(?<![\w.+-])(?=[\d(])(?:(?:1[ .-])?[2-9]\d\d{_BETWEEN}\d{{3}}{_BETWEEN}\d{{4}}"
+        rf"|(?:[178][ .-]?)?\((?:[1-9]\d\){_BETWEEN}?9?\d{{4}}{_BETWEEN}\d{{4}}"
+        rf"|[2-9]\d\d\){_BETWEEN}?\d{{3}}{_BETWEEN}(?:\d{{4}}|\d\d{_BETWEEN}\d\d))){_END}"
+    ),
+    # 0049 30 1234567, 00 49 30 1234567; 030 1234567, (030)1234567, 0171/1234567, 01 23 45 67 89; 06.12.34.56.78
+    re.compile(
+        r"(?<![\w.+/-])(?<!\d:)(?=\(?0)(?:00(?=\d{0,12}[ ().\-/]{1,2}\d) ?[1-9]"
+        r"(?:[ ().\-/]{0,2}\d){7,12}(?!\.\d)"
+        r"|(?:\(0\d{1,4}\)[ /-]?|0\d{1,4}[ /-])\d(?:[ /-]?\d){5,8}(?![.:]\d)"
+        r"|0[1-9](?:\.\d\d){4}(?!\.\d))(?![\w/-])"
+    ),
 )
 _DATE = re.compile(r"\d{1,2}[-/]\d{1,2}[-/]\d{4}")
 BELOW_PHONES = "phones"
 """Stands for the name of a field below one that says phone: what is in there may be something else, such as an id."""
-_NUMBER = re.compile(r"(?<![\w-])(?!\d{4}-\d\d-\d\d)\d(?:[ ().\-/]{0,2}\d){6,14}(?![\w-])", re.ASCII)
+_NUMBER = re.compile(r"(?<![\w-])(?!\d{4}-\d\d-\d\d)\d(?:[ ().\-/]{0,2}\d){6,14}(?![^\W_x]|-|x(?!\d))", re.ASCII)
 _SAYS_PHONE = re.compile(
-    # not smartphone, microphone, headphones, iPhone
-    r"(?<!smart)(?<!smart_)(?<!micro)(?<!micro_)(?<!head)(?<!head_)(?<!\bi)(?<!\bi_)phone|mobile[_-]?(?:n|\d|home|work|private|contact)|(?:^|_)mobiles?$"
-    r"|msisdn|whats_?app|(?:^|_)tel(?:$|_|no|nr|num)|(?:^|_)sms(?:$|_|no|nr|num)",
+    r"(?:(?P<other>smart|micro|head|mega|(?<![^\W_])i)_?)?phone"
+    r"|mobile_?(?:n|\d|home|work|private|contact|primary|personal|value)|(?:^|_)mobiles?$"
+    r"|(?:cell|contact)_?num|telefon|msisdn|whats_?app|(?:^|_)(?:tel|sms|fax)(?:$|_|\d|no|nr|num)",
     re.IGNORECASE,
 )
-_HUMP = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
+_SAYS_OTHERWISE = re.compile(
+    r"(?:^|_)(?:at|ts|ms|hash|bytes|build|version|model|verified|count|uses)$|_ids?$", re.IGNORECASE
+)
+"""Of a name that says phone elsewhere, such as phone_verified_at."""
+_SAYS_ID = re.compile(r"(?:^|_)(?:ids?|key|ref|uuid)$", re.IGNORECASE)
+_BETWEEN_WORDS = re.compile(r"[.\s-]+|(?<=[a-z\d])(?=[A-Z])")
 _ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})")
+_SHORTEST = 10
+_JOINT = re.compile("[_-]")
 _BASE64 = re.compile(r"(?<![\w+/-])[A-Za-z\d+/_-]{10,}(?![\w+/-])", re.ASCII)
 _URL_SAFE = str.maketrans("-_", "+/")
 
 _RUN = re.compile(r"\d{17,}", re.ASCII)
 _LONGEST_ID = 20
 """Digits of the greatest number of 64 bits. One in five ids of 19 digits has a window that passes for a card."""
-_BEGINS = re.compile("[2-6]")
-_EXPIRY = re.compile(r"(?:0[1-9]|1[0-2])(?:20)?[2-4]\d|(?:20)?[2-4]\d(?:0[1-9]|1[0-2])")
+_BEGINS = re.compile("[2-69]")
+_EXPIRY = re.compile(r"(?:(?:0[1-9]|1[0-2])(?:20)?[2-4]\d|(?:20)?[2-4]\d(?:0[1-9]|1[0-2]))(?:\d{3,4})?")
+"""The CVV may be behind it."""
 _ISSUERS = re.compile(
     r"4\d{12}(?:\d{3}){0,2}"  # 13, 16 or 19 digits
     r"|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}"
     r"|3[47]\d{13}|3(?:0[0-5]|[68]\d)\d{11}"
     r"|6(?:011|5\d\d|4[4-9]\d)\d{12,15}|35(?:2[89]|[3-8]\d)\d{12,15}|62\d{14,17}"
     r"|(?:5018|5020|5038|5893|6304|6759|676[1-3])\d{9,15}"
+    r"|220[0-4]\d{12,15}|9792\d{12}|[56]0\d{14}|67\d{14,17}"
 )
 
 
@@ -94,6 +123,8 @@ def looks_like(text: str, field: str = "") -> Kind | None:
     """
     if not _HINT.search(text):
         return None
+    if 17 <= len(text) <= _LONGEST_ID and _RUN.fullmatch(text) and _name_says_id(field):
+        return Kind.CARD if _run_has_card(text) else None
     named = says_phone(field)
     for form in (text, *decoded(text)):
         for kind, found in _LOOKS:
@@ -110,26 +141,57 @@ def says_phone(field: str) -> bool:
     >>> [says_phone(name) for name in ("contactMobile", "phone_numbers", "telNr", "hotel", "mobile_web", "iPhone")]
     [True, True, True, False, False, False]
     """
-    return _name_says_phone(field) is not None
+    return _name_says_phone(field)
+
+
+def name_below_phones(field: str) -> str:
+    """By which name `looks_like` goes for a field below one that says phone."""
+    return field if _name_says_otherwise(field) else BELOW_PHONES
 
 
 def decoded(text: str) -> Iterator[str]:
     """The text decoded once, in each way in which something of it is encoded."""
-    plain = [
-        text if text.isascii() else "".join(map(_narrow, text)),
-        unquote(text) if "%" in text else text,
-        _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text) if "\\u" in text else text,
-    ]
-    yield from (each for each in plain if each != text)
-    for whole in _BASE64.findall(text):
-        # A slash is a digit of base64, and stands between the parts of a path.
-        parts = [part for part in whole.split("/") if 10 <= len(part) < len(whole)] if "/" in whole else ()
-        for token in (whole, *parts):
+    plain = []
+    if not text.isascii():
+        plain.append("".join(map(_narrow, text)))
+    if "%" in text:
+        plain.append(unquote(text))
+        if "+" in text:
+            plain.append(unquote_plus(text))
+    if "\\u" in text:
+        plain.append(_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text))
+    for each in plain:
+        if each != text:
+            yield each
+    for run in _BASE64.findall(text):
+        for token in (run,) if run.isalnum() else _tokens(run):
             # One digit too many is no byte. What is no UTF-8 is replaced: an error for each word would cost too much.
             padded = token.translate(_URL_SAFE) + "=" * (-len(token) % 4) if len(token) % 4 != 1 else ""
-            plain_text = a2b_base64(padded).decode("utf-8", "replace")
-            if plain_text and "\ufffd" not in plain_text and "".join(plain_text.split()).isprintable():
+            content = a2b_base64(padded)
+            plain_text = content.decode("utf-8", "replace")
+            if "\ufffd" in plain_text:
+                if b"@" not in content:
+                    continue
+                plain_text = content.decode("latin-1")
+            plain_text = plain_text.replace("\0", "")
+            narrow = plain_text if plain_text.isascii() else "".join(map(_narrow, plain_text))
+            if narrow and "".join(narrow.split()).isprintable():
                 yield plain_text
+                if narrow != plain_text:
+                    yield narrow
+
+
+def _tokens(run: str) -> Iterator[str]:
+    """What of a run of digits of base64 may be one text: `/`, `_` and `-` are such digits, and join words, too."""
+    yield run
+    parts = run.split("/")
+    if len(parts) > 1:
+        yield from (part for part in parts if len(part) >= _SHORTEST)
+    # What has small letters only is a name or a UUID.
+    for part in () if run.islower() else parts:
+        first, *words = _JOINT.split(part)
+        # All behind a first word such as user_, since base64 may have these digits, too.
+        yield from (word for word in {part[len(first) + 1 :], *words} if len(word) >= _SHORTEST)
 
 
 def of_names(look: Callable[[str], T]) -> Callable[[str], T]:
@@ -141,27 +203,50 @@ def of_names(look: Callable[[str], T]) -> Callable[[str], T]:
     return lambda name: kept(name) if len(name) <= LONGEST_NAME else look(name)
 
 
-_name_says_phone = of_names(lambda name: _SAYS_PHONE.search(_HUMP.sub("_", name)))
+def _words(name: str) -> str:
+    """A name in snake_case, more or less: camelCase, blanks, dots and dashes, full-width letters."""
+    return _BETWEEN_WORDS.sub("_", name if name.isascii() else "".join(map(_narrow, name)))
+
+
+_name_says_id = of_names(lambda name: _SAYS_ID.search(_words(name)) is not None)
+_name_says_otherwise = of_names(lambda name: _SAYS_OTHERWISE.search(_words(name)) is not None)
+_name_says_phone = of_names(
+    lambda name: (
+        not _name_says_otherwise(name) and any(found["other"] is None for found in _SAYS_PHONE.finditer(_words(name)))
+    )
+)
+
+
+_INVISIBLE = frozenset({"Mn", "Mc", "Me", "Cf"})
+_IDEOGRAPHIC_STOP = "\u3002"
+"""Between labels of a domain it is a dot (RFC 3490, section 3.1)."""
 
 
 @lru_cache(maxsize=10_000)
 def _narrow(character: str) -> str:
-    """The character in NFKC where that is one, such as of full-width digits and letters; nothing of a combining mark.
+    """The character in NFKC where that is one, such as of full-width letters; a digit of any script as an ASCII one.
+    Nothing of a mark or a vowel sign, which are no letters to a pattern, and of what only formats.
 
     One by one, since ordering combining marks takes quadratic time on a text made for it (CPython 3.11).
     """
+    if unicodedata.category(character) in _INVISIBLE:
+        return ""
     plain = unicodedata.normalize("NFKC", character)
-    return "" if unicodedata.combining(character) else plain if len(plain) == 1 else character
+    if len(plain) != 1:
+        return character
+    digit = unicodedata.decimal(plain, None)
+    return plain.replace(_IDEOGRAPHIC_STOP, ".") if digit is None else str(digit)
 
 
 def number_looks_like(number: float, field: str = "") -> Kind | None:
     """The same for a number of JSON: card numbers, and phone numbers where the field's name says so."""
-    if not math.isfinite(number):
+    if isinstance(number, float) and not math.isfinite(number):
         return None
     digits = str(abs(int(number)))
     # Of a greater float most digits are not the sender's.
     exact = isinstance(number, int) or abs(number) < 2**53
-    if _is_card(digits) or (exact and len(digits) >= 17 and _run_has_card(digits)):
+    is_id = 17 <= len(digits) <= _LONGEST_ID and _name_says_id(field)
+    if (not is_id and _is_card(digits)) or (exact and len(digits) >= 17 and _run_has_card(digits)):
         return Kind.CARD
     return Kind.PHONE if 7 <= len(digits) <= 15 and number == int(number) and says_phone(field) else None
 
@@ -184,13 +269,33 @@ def _email(text: str) -> bool:
 
 
 def _ip(text: str) -> bool:
-    if "." in text and any(all(int(part) <= 255 for part in found.groups()) for found in _IPV4.finditer(text)):
+    if "." in text and any(
+        # 131.0.0.0 is the version of a browser, or a network: nobody's address.
+        all(int(part) <= 255 for part in found.groups()) and not found.group().endswith(".0.0")
+        for found in _IPV4.finditer(text)
+    ):
         return True
-    return text.count(":") >= 2 and any(_is_ipv6(found.group()) for found in _IPV6.finditer(text))
+    return text.count(":") >= 2 and any(_has_ipv6(text, found) for found in _HEX_AND_COLONS.finditer(text))
+
+
+def _has_ipv6(text: str, found: re.Match[str]) -> bool:
+    token = found.group()
+    if len(token) > _LONGEST_IPV6 or ("::" not in token and token.count(":") < 6):
+        return False
+    # What touches a letter belongs to a word, such as the 6 of [IPv6:…].
+    if text[max(found.start() - 1, 0) : found.start()].isalnum():
+        token = token.partition(":")[2]
+    if text[found.end() : found.end() + 1].isalnum():
+        token = token.rpartition(":")[0]
+    groups = token.split(":")
+    with_port = len(groups) == 9 and groups[8].isdecimal()
+    forms = {token, token.removesuffix(":"), token.removeprefix(":"), ":".join(groups[:8]) if with_port else token}
+    return any(map(_is_ipv6, forms))
 
 
 def _is_ipv6(token: str) -> bool:
-    if token.count(":") < 2 or not token.strip(":"):
+    # a::b is a name of C++.
+    if "::" in token and not _DIGIT.search(token):
         return False
     try:
         ipaddress.IPv6Address(token)
@@ -209,8 +314,13 @@ def _card(text: str) -> bool:
     return any(_begins_card(text, found) for found in _FIRST_GROUP.finditer(text))
 
 
-_INNER_GROUPS = frozenset({(4, 4), (4, 8), (4, 12), (4, 16), (6, 10), (3, 7), (3, 10), (6, 6)})
-"""(digits of a group, digits up to its end) that another group of a card may follow: 4-4-4-4, 4-6-5, 4-3-3-3, 6-10."""
+_LAST_GROUP = {
+    (4, 4): 0, (4, 8): 0, (4, 12): 4, (4, 16): 3, (6, 10): 5, (3, 7): 0, (3, 10): 3, (6, 6): 10, (8, 8): 8, (8, 12): 4,
+}  # fmt: skip
+"""(digits of a group, digits up to its end) -> digits of the one that ends a card behind it; 0: none does.
+
+Cards are printed as 4-4-4-4, 4-6-5, 4-3-3-3, 6-10, 8-8 and 4-8-4.
+"""
 
 
 def _run_has_card(run: str) -> bool:
@@ -231,7 +341,7 @@ def _run_has_card(run: str) -> bool:
             of = sums[end % 2]
             if (of[end] - of[start]) % 10 or not _ISSUERS.fullmatch(run, start, end):
                 continue
-            if not is_id or _EXPIRY.match(run, end):
+            if not is_id or _EXPIRY.fullmatch(run, end):
                 return True
     return False
 
@@ -242,9 +352,12 @@ def _begins_card(text: str, first: re.Match[str]) -> bool:
     end = first.end()
     while not _is_card(digits):
         following = _NEXT_GROUP.match(text, end)
-        if following is None or (len(group), len(digits)) not in _INNER_GROUPS:
+        last = _LAST_GROUP.get((len(group), len(digits)))
+        if following is None or last is None:
             return False
         group, end = following[1], following.end()
+        if 0 < last < len(group) and _is_card(digits + group[:last]):
+            return True
         digits += group
     return True
 

@@ -44,6 +44,8 @@ UNREADABLE: tuple[type[Exception], ...] = (
     *(OSError, EOFError, ValueError, RecursionError, zlib.error),
 )
 """What reading a damaged file, object or table raises; no other PlatformError, such as one that asks for patience."""
+_ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _FILE = re.compile(r"[\w.-]+\.(?:parquet|json)\b")
 
 
@@ -58,7 +60,9 @@ class Subject:
 
     @property
     def owner(self) -> Owner:
-        """As keys and tombstones name it."""
+        """As keys and tombstones name it. Raises ValueError for an empty game, which is a forgotten one."""
+        if self.game == EVERY_GAME:
+            raise ValueError("a subject's game is None for every game, and never empty")
         return Owner(EVERY_GAME if self.game is None else self.game, self.ref)
 
 
@@ -172,7 +176,7 @@ class VaultRows(Erasable):
         for row in rows:
             with reported(f"The refused event {row['refused_id']} in {REFUSED.name}", self.stays):
                 packed = decrypted(row)
-                if packed is not None and pattern.search(zlib.decompress(packed)):
+                if packed is not None and is_named(pattern, zlib.decompress(packed)):
                     found.append(row["refused_id"])
         return found
 
@@ -211,16 +215,21 @@ def naming(who: Subject) -> re.Pattern[bytes]:
 
 
 def is_named(pattern: re.Pattern[bytes], value: bytes | None) -> bool:
-    """Whether a record names the subject of `naming`, in whatever way JSON writes the id."""
+    """Whether a record names the subject of `naming`, in whatever way JSON writes the id; the JSON may be broken."""
     if not value:
         return False
-    if pattern.search(value):
-        return True
-    try:
-        plain = json.dumps(json.loads(value), ensure_ascii=False) if b"\\" in value else ""
-    except (ValueError, RecursionError):
-        return False
-    return pattern.search(plain.encode("utf-8", "surrogatepass")) is not None
+    return pattern.search(value) is not None or (b"\\" in value and pattern.search(_unescaped(value)) is not None)
+
+
+def _unescaped(value: bytes) -> bytes:
+    """JSON with what its escapes stand for in their place."""
+
+    def plain(found: re.Match[str]) -> str:
+        return chr(int(found[1], 16)) if found[1] else _CONTROLS.get(found[2], found[2])
+
+    # Over UTF-16, in which the two escapes of one character are that character.
+    pairs = _ESCAPE.sub(plain, value.decode("utf-8", "replace")).encode("utf-16-le", "surrogatepass")
+    return pairs.decode("utf-16-le", "surrogatepass").encode("utf-8", "surrogatepass")
 
 
 def is_event_of(who: Subject, path: Sequence[str]) -> Callable[[bytes], bool]:
@@ -240,7 +249,7 @@ def is_event_of(who: Subject, path: Sequence[str]) -> Callable[[bytes], bool]:
             event = None
         if not isinstance(event, dict):
             # Nobody can say of which game it is.
-            return words.search(line) is not None
+            return is_named(words, line)
         return subject_in(event, path) == who.id and who.game in (None, event.get("game_id"))
 
     return is_of

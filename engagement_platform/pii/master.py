@@ -18,7 +18,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from engagement_platform.engine.durable_files import write_durably
+from engagement_platform.engine.durable_files import private_folder, write_durably
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.sealing import Sealer, new_key
 from engagement_platform.settings import Settings
@@ -74,7 +74,7 @@ class LocalMaster:
 
     def _read(self) -> dict[str, Any]:
         if not self.path.exists():
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_folder(self.path.parent)
             with suppress(FileExistsError):  # another process was first; its key counts
                 self._write({"current": "1", "keys": {"1": _new()}}, replace=False)
         with self.path.open("rb") as file:
@@ -89,7 +89,7 @@ class LocalMaster:
         return content
 
     def _write(self, content: dict[str, Any], *, replace: bool = True) -> None:
-        write_durably(self.path, json.dumps(content).encode(), 0o600, replace=replace)
+        write_durably(self.path, json.dumps(content).encode(), replace=replace)
 
 
 class KmsMaster:

@@ -16,6 +16,7 @@ from engagement_platform.pii.detection import (
     Kind,
     decoded,
     looks_like,
+    name_below_phones,
     number_looks_like,
     of_names,
     says_phone,
@@ -130,7 +131,7 @@ class _Walk:
             if (
                 below
                 or isinstance(each, Mapping | list)
-                or not (safe or self.look(each, BELOW_PHONES if above else key, kept=False) is None)
+                or not (safe or self.look(each, name_below_phones(key) if above else key, kept=False) is None)
             ):
                 clean = self.through(each, below, (*path, key), safe=safe)
                 if clean is _GONE:
@@ -192,7 +193,7 @@ class _Copies(_Walk):
 def _named(path: _Path) -> str:
     """What a value is called: names of its parents count, and what is in a list goes by the list's."""
     *parents, name = path[:-1] if len(path) > 1 and path[-1].isdecimal() else path
-    return BELOW_PHONES if any(map(says_phone, parents)) else name
+    return name_below_phones(name) if any(map(says_phone, parents)) else name
 
 
 def _below(nodes: _Nodes, key: str) -> _Nodes:
@@ -209,11 +210,13 @@ def _needles(values: list[PiiValue]) -> Iterator[str]:
             yield text
 
 
-def _leaves(value: object) -> Iterator[str]:
-    """Values that are neither object nor list; names of fields are none."""
+def _leaves(value: object, *, names: bool = False) -> Iterator[str]:
+    """Values that are neither object nor list, as texts. names: of fields as well."""
     if isinstance(value, Mapping | list):
+        if names and isinstance(value, Mapping):
+            yield from value
         for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _leaves(each)
+            yield from _leaves(each, names=names)
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield str(value)
 
@@ -265,6 +268,8 @@ def _somewhere(clean: Mapping[str, object], needles: Iterable[str]) -> bool:
     if not needles:
         return False
     text = json.dumps(clean, ensure_ascii=False)
-    texts = [form.casefold() for form in (text, *decoded(text.replace("\\\\", "\\")))]
-    written = {form for needle in needles for form in (needle, json.dumps(needle, ensure_ascii=False)[1:-1].casefold())}
-    return any(form in each for each in texts for form in written)
+    if "\\" in text:
+        # The n of an escaped line feed would be the first digit of what stands in base64 behind it.
+        text = "\n".join(_leaves(clean, names=True))
+    texts = [form.casefold() for form in (text, *decoded(text))]
+    return any(needle in each for each in texts for needle in needles)

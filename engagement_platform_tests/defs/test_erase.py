@@ -41,6 +41,14 @@ def test_a_request_that_is_not_clear_is_refused_with_nothing_of_it_in_any_error(
     assert "4711" not in "".join(traceback.format_exception(refused.value)).replace(str(tmp_path), "")
 
 
+def test_a_clear_request_is_read_as_it_is_written(tmp_path: Path) -> None:
+    request = tmp_path / "request.json"
+    request.write_text(
+        '{"subject": "4711", "game": "chess", "organizations": ["org"], "persons": ["j\\u00f6rg"], "now": true}'
+    )
+    assert Request.read(request) == Request("4711", "chess", ["j\u00f6rg"], ["org"], now=True)
+
+
 def test_a_refused_request_stays_and_its_ids_are_nowhere_in_dagster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

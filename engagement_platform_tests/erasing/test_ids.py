@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.engine.model import Transaction
+from engagement_platform.erasing.erase import GameRefused, Request, erase, near_ids
+from engagement_platform.erasing.places import game_places
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.arrow import table_of
+from engagement_platform.pii.erasure import Subject, subject
+from engagement_platform.pii.erasure import erase as destroy
 from engagement_platform.pii.vault import VAULT, Vault, open_vault
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
@@ -69,6 +75,34 @@ def test_ids_that_differ_by_case_form_or_blank_ends_are_listed_before_anything_i
     }
     assert done.exit_code == 1, "it was not confirmed"
     assert vault.read(BOB, purpose="support", reader="test")
+
+
+def test_an_empty_game_is_refused_before_anything_is_done(vault: Vault, tmp_path: Path) -> None:
+    """`--game "$GAME"` of a variable that is not set, and the same in a request to Dagster."""
+    request = tmp_path / "request.json"
+    for game in ("", " ", "g\n", "g/h", "g" * 65):
+        for words in (("erase", "--yes"), ("erase", "--verify", str(request))):
+            done = call(*words, "--subject", BOB, "--game", game)
+            assert isinstance(done.exception, GameRefused), words
+            assert "Nothing was erased" in str(done.exception)
+        request.write_text(json.dumps({"subject": BOB, "game": game}))
+        with pytest.raises(GameRefused):
+            erase(Settings(home=vault.root.removesuffix("/lake")), Request.read(request))
+    with pytest.raises(ValueError, match="never empty"):
+        destroy(vault, Subject(BOB, vault.ref(BOB), ""))
+    assert vault.read(BOB, purpose="support", reader="test")
+
+
+def test_ids_of_a_table_that_has_numbers_are_compared_as_texts(tmp_path: Path) -> None:
+    settings, name = Settings(home=tmp_path / "home"), "game/scores"
+    numbers = pa.table({"player_id": pa.array([42, 43, None], pa.int64()), "game_id": ["chess", "chess", "go"]})
+    write_deltalake(f"{settings.lake}/{name}", numbers)
+    assert near_ids(settings, Request("\uff14\uff12")) == []
+    [place] = game_places(settings)
+    vault = open_vault(settings)
+    assert list(place.near(lambda id_: id_ in {"42", "44"}, None)) == [("42", name)]
+    left = {id_: place.left(subject(vault, id_, None)) for id_ in ("42", "042", "p-42", "44")}
+    assert (left, place.stays) == ({"42": 1, "042": 0, "p-42": 0, "44": 0}, [])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from engagement_platform.cli import app
 from engagement_platform.engine.model import Transaction
 from engagement_platform.ingest_server.delivery import Delivered, Delivery
 from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObjects
-from engagement_platform.ingest_server.events import Sent
+from engagement_platform.ingest_server.events import Refused, Sent
 from engagement_platform.ingest_server.intake import Intake
 from engagement_platform.ingest_server.sinks import FolderSink, packed
 from engagement_platform.ingest_server.spool import Spool, connected, spool_folder
@@ -53,6 +53,16 @@ class Pipe:
         with closing(self.opened()) as spool:
             taken = Intake(self.settings, self.vault.keyring, spool.id).take(game, [Sent(one) for one in events], NOW)
             spool.append(taken.records)
+            spool.finish()
+            if deliver:
+                self.deliver(spool)
+
+    def refuse(self, *bodies: bytes, deliver: bool = True) -> None:
+        """Refuse bodies as a whole, which nobody can say whom they are about."""
+        with closing(self.opened()) as spool:
+            intake = Intake(self.settings, self.vault.keyring, spool.id)
+            for body in bodies:
+                spool.append(intake.refuse_whole("puzzle", body, Refused.NOT_EVENTS, NOW).records)
             spool.finish()
             if deliver:
                 self.deliver(spool)
@@ -171,6 +181,19 @@ def test_records_of_the_spool_around_a_damaged_one_are_emptied_and_the_damage_is
     with closing(sqlite3.connect(path)) as connection:
         emptied = connection.execute("SELECT place FROM record WHERE open = x'' ORDER BY place").fetchall()
     assert [place for (place,) in emptied] == [1, 2, 3, 4, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize("where", [REFUSED.name, SpooledRecords.name])
+def test_a_refused_event_goes_however_json_writes_the_id(pipe: Pipe, platform: Settings, where: str) -> None:
+    bodies = [
+        rb'{"player_id": "J\u00F6rg"}', rb'{"player_id": "J\u00f6r\u0067", broken', '"\\nJ\u00f6rg"'.encode(),
+        rb'{"note": "{\"player_id\": \"J\\u00f6rg\"}"}', rb'{"player_id": "J\u00F6rgen"}',
+    ]  # fmt: skip
+    pipe.refuse(*bodies, deliver=where == REFUSED.name)
+    _, done = erase(pipe.vault, subject(pipe.vault, "J\u00f6rg", None), [SpooledRecords(platform)])
+    assert [(one.rows, one.left) for one in done if one.name == where] == [(4, 0)]
+    _, done = erase(pipe.vault, subject(pipe.vault, "J\u00f6rgen", None), [SpooledRecords(platform)])
+    assert [(one.rows, one.left) for one in done if one.name == where] == [(1, 0)]
 
 
 def test_a_subject_erased_in_one_game_stays_in_the_others(pipe: Pipe, platform: Settings) -> None:
@@ -360,10 +383,10 @@ def test_what_is_damaged_is_in_the_receipt_and_everything_else_is_erased(
 def test_a_line_that_is_no_json_goes_where_it_names_the_subject(pipe: Pipe, platform: Settings) -> None:
     pipe.send(*events_of("amy"))
     lines = [b'{"player_id": "bob-canary", broken', b"[1, ", b'["bob-canary"]', b'{"about": "bob-canary2"']
-    lines += [b"[" * 100_000 + b'"\\"', b"[" * 100_000 + b'"bob-canary"']
+    lines += [b"[" * 100_000 + b'"\\"', b"[" * 100_000 + b'"bob-canary"', rb'["bob\u002Dcanary"', rb'"\nbob-canary"']
     (pipe.games / "events" / "odd.json.gz").write_bytes(packed([line + b"\n" for line in lines]))
     place, who = StoredObjects(platform), subject(pipe.vault, "bob-canary", None)
-    assert (place.erase(who), place.left(who), place.stays) == (3, 0, [])
+    assert (place.erase(who), place.left(who), place.stays) == (5, 0, [])
     left = gzip.decompress((pipe.games / "events" / "odd.json.gz").read_bytes()).splitlines()
     assert left == [lines[1], lines[3], lines[4]]
 

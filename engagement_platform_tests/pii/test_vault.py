@@ -8,7 +8,7 @@ import shutil
 import stat
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -26,13 +26,15 @@ from engagement_platform.cli import app
 from engagement_platform.engine.database import reading, writing
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.stores import CheckpointStore
+from engagement_platform.ingest_server.sinks import FolderSink, local_folder
+from engagement_platform.ingest_server.spool import Record, RecordKind, Spool, spool_folder
 from engagement_platform.lake import store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.pii import keys
 from engagement_platform.pii import vault as vaults
 from engagement_platform.pii.erasure import erase, subject
-from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner
-from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyUnusable
+from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner, open_pii
+from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyUnusable, Masters
 from engagement_platform.pii.rotation import rotate
 from engagement_platform.pii.schema import PII_KEY, PII_SECRET
 from engagement_platform.pii.sealing import SealBroken, Sealer, new_key, words
@@ -141,6 +143,41 @@ def test_the_master_key_is_the_owner_s_alone(vault: Vault, platform: Settings) -
     with pytest.raises(MasterKeyUnusable, match="Put the file back"):
         open_vault(platform).keyring.ref("bob")
     assert not path.exists(), "a new key would hide that the old one is missing"
+
+
+def with_vault(settings: Settings) -> None:
+    vault = open_vault(settings)
+    put(vault, 1, [deposit(vault, "bob", "e1", "bob@example.org")])
+
+
+def with_spool(settings: Settings) -> None:
+    with closing(Spool(spool_folder(settings), segment_bytes=1, segment_age=timedelta(1))) as spool:
+        spool.append([Record(RecordKind.ACCEPTED, "g", "", 0, b"line\n", b"")])
+        spool.finish()
+        FolderSink(local_folder(settings)).put(spool.sealed()[0], [b"line\n"])
+        made_beside = {path.name: path.stat().st_mode & 0o777 for path in spool.path.parent.glob("spool.db*")}
+    assert made_beside == dict.fromkeys(("spool.db", "spool.db-wal", "spool.db-shm"), 0o600)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [with_vault, with_spool, lambda of: Masters(of).local.current(), lambda of: open_pii(of.store_url).dispose()],
+    ids=["vault", "spool", "master key", "stores"],
+)
+def test_a_program_of_any_umask_makes_a_home_and_secrets_for_its_owner_only(
+    tmp_path: Path, first: Callable[[Settings], object]
+) -> None:
+    of, before = Settings(home=tmp_path / "new" / "home"), os.umask(0o022)
+    try:
+        first(of)
+    finally:
+        os.umask(before)
+    # Tables are delta-rs's to write, and nobody else gets to them; locks are empty.
+    made = {path for path in tmp_path.rglob("*") if "lock" not in path.name and of.home / "lake" not in path.parents}
+    assert made >= {of.home.parent, of.home}
+    wrong = {path: path.stat().st_mode & 0o777 for path in made if path.stat().st_mode & 0o077}
+    assert (wrong, of.home.stat().st_mode & 0o777) == ({}, 0o700)
+    assert Settings(home=of.home) == of, "a home that others can enter would be refused"
 
 
 def test_a_rotation_that_stopped_is_finished_by_the_next_which_leaves_no_former_key(

@@ -23,7 +23,7 @@ from engagement_platform.sources.values import Reader, read_id, time_reader, val
 Decoder = Callable[[bytes | None, datetime], "Event | Refusal"]
 """From a line, and when its object arrived."""
 
-_GAME_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+GAME_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _CLEANING: Mapping[str, Callable[[str], str]] = {
     "trim": str.strip, "lower": str.lower, "upper": str.upper,
@@ -159,7 +159,7 @@ class _Reader:
         take = fields.pop
         event_id = read_id(take("event_id", None), "event_id", self._id_length)
         game_id = read_id(take("game_id", None), "game_id", self._id_length)
-        if _GAME_ID.fullmatch(game_id) is None:
+        if GAME_ID.fullmatch(game_id) is None:
             raise _Unfit(GameReason.BAD_GAME_ID)
         event_ts = self._event_ts(take("event_ts", None), "event_ts")
         if (refused := self._limits.refused_time(event_ts, arrived)) is not None:
