@@ -122,7 +122,8 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
         f"{ended.messages:,} messages and {ended.objects:,} objects in {ended.seconds / 60:.0f} minutes, with "
         f"{len(ended.faults)} faults; jobs failed {ended.failed} times, and {sum(ended.requests.values()):,} requests "
         f"to S3 and SQS. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; seen by the reader, which looked "
-        f"{ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: {len(ended.unnoticed)}."
+        f"{ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: {len(ended.unnoticed)}; errors that "
+        f"no fault may cause: {len(ended.wrong)}."
     )
     yield ""
     yield from table(ended.faults)
@@ -136,7 +137,7 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     yield from ("", f"{of}{', since the time was over' if short else ''}.")
     if short and asked.within is None:
         failures.append(f"the storm ended before its end: {of}")
-    failures += [*ended.unnoticed, *(f"the reader saw: {one}" for one in ended.seen)]
+    failures += [*ended.unnoticed, *ended.wrong, *(f"the reader saw: {one}" for one in ended.seen)]
     failures += [*(f"lost: {one}" for one in ended.lost), *(f"doubled: {one}" for one in ended.doubled)]
 
 

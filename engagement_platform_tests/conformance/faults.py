@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import threading
 import time
@@ -82,6 +83,22 @@ READING = ("manifest:before", "manifest:after", "finalized")
 REQUESTS = 12
 """Most requests that fail in a row."""
 
+BEHIND_ERRORS = frozenset({"StoresBehind", "ObjectsForgotten"})
+"""By these a job refuses to go on with stores that went back, and nothing else may make it say so."""
+FROM_FAULTS = frozenset(
+    {
+        # Spark, or its server, is gone in the middle of something; a new server has no view of the former session.
+        "AnalysisException", "BatchFailed", "FenceNotPlaced", "PythonException", "SparkConnectException",
+        "SparkConnectGrpcException", "SparkException", "SparkUnavailable", "UnknownException", "_InactiveRpcError",
+        "_MultiThreadedRendezvous",
+        # Stores are locked, down or without space, and so nobody gives a lease back or keeps one alive.
+        "DatabaseError", "LeaseLost", "LeaseUnavailable", "OperationalError", "OSError", "StoresUnavailable",
+        # Services do not answer, or break off.
+        "BrokerUnavailable", "ObjectNotReadable", "QueueUnavailable",
+    }
+)  # fmt: skip
+"""Classes of errors that a fault may end a run with. Any other is a defect that the fault has shown."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -109,6 +126,8 @@ class Outcome:
     """What the reader must not see: torn batches, rows twice or gone, errors."""
     unnoticed: list[str] = field(default_factory=list)
     """Faults that a job has to refuse to go on after, and went on."""
+    wrong: list[str] = field(default_factory=list)
+    """Errors that no fault may cause, and refusals and repairs without a cause."""
     polls: int = 0
     seconds: float = 0.0
 
@@ -193,7 +212,7 @@ class Storm:
         goes_back = BEHIND in kinds[INGEST] and number > 1
         if goes_back:
             copy_database(older, self.stores)
-        due = [fault for job in kinds for fault in self._faults(job, kinds[job])]
+        due = [fault for job in kinds for fault in due_faults(self.rng, job, kinds[job])]
         events = self.jobs.run([INGEST, GAMES], due, self._happens)
         while self._announced():
             events += self.jobs.run([GAMES], [], lambda _: None)
@@ -201,10 +220,10 @@ class Storm:
             thread.join()
         self._undone.clear()
         self.proxy.coming.clear()
-        if goes_back and not any(event.why.startswith("StoresBehind") for event in events):
-            self.outcome.unnoticed.append(f"round {number}: no job refuses to go on after the stores went back")
+        self.outcome.unnoticed += [f"round {number}: {one}" for one in unnoticed(events) if goes_back]
+        self.outcome.wrong += [f"round {number}: {one}" for one in wrong(events, goes_back=goes_back)]
         failing = {way for way in PROXIED.values() if _requests(self.proxy.injected - before, way)}
-        happened = [event for event in events if event.what == "at" and PROXIED.get(event.why, "") in {"", *failing}]
+        happened = [event for event in came(events) if PROXIED.get(event.why, "") in {"", *failing}]
         if goes_back:
             happened.append(Event("at", INGEST, began, BEHIND))
         for one in happened:
@@ -221,20 +240,6 @@ class Storm:
             if (kind := left.pop()) not in kinds:
                 kinds.append(kind)
         return kinds
-
-    def _faults(self, job: str, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """What the process of the jobs is asked for, each at another point; nothing for what is there before."""
-        free = list(POINTS[job])
-        for kind in sorted(kinds, key=lambda one: one not in PROXIED):
-            if kind == BEHIND:
-                continue
-            points = [point for point in free if _is_for(kind, point)] or free
-            free.remove(point := self.rng.choice(points))
-            does = {ANSWER: "lose", CLOCK: "jump"}.get(kind, "pause")
-            seconds = self.rng.uniform(-JUMPS_S, JUMPS_S)
-            if kind in KILLED and self.rng.random() < 0.7:
-                does, seconds = "pass", self.rng.uniform(0, GOES_ON_S)
-            yield {"kind": kind, "job": job, "point": point, "does": does, "seconds": seconds}
 
     def _happens(self, kind: str) -> None:
         """While a job waits at its point, or some time after it."""
@@ -347,7 +352,54 @@ def differences(expected: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any
 
 def _is_for(kind: str, point: str) -> bool:
     """Whether a kind of fault means something at a point."""
-    return point in READING if kind in PROXIED else kind != ANSWER or not point.endswith(":before")
+    if kind == ANSWER:
+        return point.endswith(":after") and not point.startswith("manifest")
+    return kind not in PROXIED or point in READING
+
+
+def due_faults(rng: random.Random, job: str, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What the process of the jobs is asked for, each at another point; nothing for what is there before."""
+    free = list(POINTS[job])
+    # Those first that mean something at few points.
+    for kind in sorted(kinds, key=lambda one: (one not in PROXIED, one != ANSWER)):
+        if kind == BEHIND:
+            continue
+        points = [point for point in free if _is_for(kind, point)] or free
+        free.remove(point := rng.choice(points))
+        does = {ANSWER: "lose", CLOCK: "jump"}.get(kind, "pause")
+        seconds = rng.uniform(-JUMPS_S, JUMPS_S)
+        if kind in KILLED and rng.random() < 0.7:
+            does, seconds = "pass", rng.uniform(0, GOES_ON_S)
+        yield {"kind": kind, "job": job, "point": point, "does": does, "seconds": seconds}
+
+
+def came(events: Sequence[Event]) -> list[Event]:
+    """The faults that came while their job was at work."""
+    missed = {(event.name, event.why) for event in events if event.what == "missed"}
+    return [event for event in events if event.what == "at" and (event.name, event.why) not in missed]
+
+
+def unnoticed(events: Sequence[Event]) -> list[str]:
+    """Which jobs go on after the stores went back: both had a batch since."""
+    refusing = {event.name for event in events if event.what == "failed" and _errors(event.why)[0] in BEHIND_ERRORS}
+    return [f"{job} does not refuse to go on after the stores went back" for job in CYCLES if job not in refusing]
+
+
+def wrong(events: Sequence[Event], *, goes_back: bool) -> list[str]:
+    """Failures that no fault may cause. goes_back: the stores were put back before; only then may they be behind."""
+    allowed = FROM_FAULTS | BEHIND_ERRORS if goes_back else FROM_FAULTS
+    repairs = () if goes_back else ("recovered", "reset")
+    return [
+        f"{event.what} {event.name}: {event.why}"
+        for event in events
+        if event.what in repairs or (event.what == "failed" and not allowed.issuperset(_errors(event.why)))
+    ]
+
+
+def _errors(why: str) -> list[str]:
+    """The class of an error, and of the one that BatchFailed quotes."""
+    found = re.match(r"(\w+)(?:: .*? stopped: (\w+): )?", why, re.DOTALL)
+    return [name for name in found.groups() if name] if found else [why]
 
 
 def _requests(injected: Mapping[str, int], way: str) -> int:
