@@ -122,8 +122,8 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
         f"{ended.messages:,} messages and {ended.objects:,} objects in {ended.seconds / 60:.0f} minutes, with "
         f"{len(ended.faults)} faults; jobs failed {ended.failed} times, and {sum(ended.requests.values()):,} requests "
         f"to S3 and SQS. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; seen by the reader, which looked "
-        f"{ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: {len(ended.unnoticed)}; errors that "
-        f"no fault may cause: {len(ended.wrong)}."
+        f"{ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: {len(ended.unnoticed)}; errors "
+        f"that no fault may cause: {len(ended.wrong)}."
     )
     yield ""
     yield from table(ended.faults)

@@ -248,8 +248,8 @@ def _fault(own: Machine, scenario: Scenario, program: Program, fault: str) -> st
         wrong = Ended(woken.returncode, woken.stderr).wrong
         return "; ".join([f"rescued by {rescued}"] * bool(rescued) + [f"woken up, {wrong}"] * bool(wrong))
     done = program.ended()
-    ended = {"kill": done.returncode == -signal.SIGKILL, "raise": done.returncode != 0 and "Crash" in done.stderr}[fault]
-    return "" if ended else f"never reached: {done.stderr[-500:]}"
+    killed, raised = done.returncode == -signal.SIGKILL, done.returncode != 0 and "Crash" in done.stderr
+    return "" if {"kill": killed, "raise": raised}[fault] else f"never reached: {done.stderr[-500:]}"
 
 
 def contents(own: Machine) -> Contents:
