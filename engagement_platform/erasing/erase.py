@@ -73,7 +73,10 @@ class Request:
     def read(cls, path: Path) -> Request:
         """The request of a JSON file, which has the fields above. Raises PlatformError, which repeats none of it."""
         try:
-            return TypeAdapter(cls).validate_python(object_parser(_LARGEST_REQUEST, 2)(path.read_bytes()))
+            content = path.read_bytes()
+            object_parser(_LARGEST_REQUEST, 2)(content)
+            # Strict of Python's objects would take nothing but a Request.
+            return TypeAdapter(cls).validate_json(content)
         except OSError as error:
             why = str(error.strerror)
         except Refused:
