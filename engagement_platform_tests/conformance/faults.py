@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,7 +36,7 @@ from engagement_platform_tests.conformance.disturbances import (
     store_locked,
 )
 from engagement_platform_tests.conformance.driver import Event, Jobs
-from engagement_platform_tests.conformance.sent import Messages, Objects
+from engagement_platform_tests.conformance.sent import NO_EVENT, Messages, Objects
 from engagement_platform_tests.conformance.watched import Watcher
 from engagement_platform_tests.conftest import SPARK_CONF
 from engagement_platform_tests.ingestion.oracle import as_bytes
@@ -298,17 +299,34 @@ class Storm:
     def compare(self) -> None:
         """Every table with the oracle's."""
         machine, oracle, outcome = self.machine, self.messages.oracle, self.outcome
-        data = machine.view("engagement/current", "organization_id", "engagement_id", "person_id", "version")
-        names = machine.view("engagement/mapping", "organization_id", "id", "name")
+        data = machine.view(
+            "engagement/current", "organization_id", "engagement_id", "person_id", "version", "engagement_ts",
+            "engagement",
+        )  # fmt: skip
+        names = machine.view("engagement/mapping", "organization_id", "id", "name", "name_ts")
         notified = machine.rows(
-            "engagement/notification", "batch_id", "change_type", "organization_id", "engagement_id"
-        )
+            "engagement/notification", "batch_id", "change_type", "organization_id", "engagement_id",
+            "previous_person_id",
+        )  # fmt: skip
         found: dict[str, tuple[Iterable[Any], Iterable[Any]]] = {
-            "engagement": (((*key, row["person"], row["version"]) for key, row in oracle.data.items()), data),
-            "name": (((*key, name) for key, (_, name, _) in oracle.names.items()), names),
-            "notification": (((batch, kind, *key) for batch, kind, key, _ in oracle.notifications), notified),
+            "engagement": (
+                (
+                    (*key, row["person"], row["version"], row["ts"], row["type"], row["subject"])
+                    for key, row in oracle.data.items()
+                ),
+                ((*row, _moment(ts), said["type"], said["subject"]) for *row, ts, said in map(tuple[Any, ...], data)),
+            ),
+            "name": (
+                ((*key, name, ts) for key, (ts, name, _) in oracle.names.items()),
+                ((*row, _moment(ts)) for *row, ts in names),
+            ),
+            "notification": (((batch, kind, *key, was) for batch, kind, key, was in oracle.notifications), notified),
             "quarantined message": (
-                ((offset,) for offset in oracle.quarantined), machine.rows("engagement/quarantine", "offset")
+                ((offset, reason, self.messages.refused[offset]) for offset, reason in oracle.quarantined.items()),
+                (
+                    (offset, reason if oracle.quarantined.get(offset) else bool(reason) and "", value)
+                    for offset, reason, value in machine.rows("engagement/quarantine", "offset", "reason_code", "value")
+                ),
             ),
             "engagement of a consumer": (
                 ((*key, row["version"]) for key, row in oracle.data.items()),
@@ -316,11 +334,14 @@ class Storm:
             ),
         }  # fmt: skip
         for name, uri in self.tables.items():
-            rows = DeltaTable(uri).to_pyarrow_table(columns=["event_id", "source_object", "source_line"]).to_pylist()
-            found[name] = self._of_objects(name), (tuple(row.values()) for row in rows)
+            columns = ["event_id", "source_object", "source_line", "event_ts", "player_id", *registry()[name].fields]
+            rows = DeltaTable(uri).to_pyarrow_table(columns=columns).to_pylist()
+            sent = ((*row, *self.objects.columns[row[0]].values()) for row in self._of_objects(name))
+            found[name] = sent, (tuple(row[column] for column in columns) for row in rows)
         rows = DeltaTable(QUARANTINE.uri(self.lake)).to_pyarrow_table().to_pylist()
-        refused = (("", row["source_object"], row["source_line"]) for row in rows)
-        found["quarantined line"] = self._of_objects("quarantine"), refused
+        refused = (("", row["source_object"], row["source_line"], row["reason_code"], row["value"]) for row in rows)
+        broken = ((*row, "not_json", NO_EVENT) for row in self._of_objects("quarantine"))
+        found["quarantined line"] = broken, refused
         dead = int(self._attribute(f"{QUEUE}-dead-letters", "ApproximateNumberOfMessages"))
         outcome.lost += [f"{dead} announcements are dead letters"] * bool(dead)
         for what, (expected, there) in found.items():
@@ -404,6 +425,10 @@ def _errors(why: str) -> list[str]:
 
 def _requests(injected: Mapping[str, int], way: str) -> int:
     return sum(count for name, count in injected.items() if name.endswith(way))
+
+
+def _moment(text: object) -> datetime:
+    return datetime.fromisoformat(str(text)).astimezone(UTC)
 
 
 def _url(key: str) -> str:

@@ -401,8 +401,8 @@ _METHODS = {
     "cleanup_metadata", "create_checkpoint", "create_write_transaction",
     "produce", "rename", "unlink", "write_bytes", "write_table", "write_text", *_OUTSIDE,
 }  # fmt: skip
-"""Methods, of whatever object, that commit: Spark's, those that only delta-rs, Kafka's client or boto3 has, those of paths
-and of Parquet's writer."""
+"""Methods, of whatever object, that commit: Spark's, those that only delta-rs, Kafka's client or boto3 has, those of
+paths and of Parquet's writer."""
 _OTHERWISE: Mapping[str, Callable[[ast.Call], bool]] = {
     # An SQLAlchemy engine's or connection's; stores and cursors are told what begins.
     "begin": lambda call: not call.args and not call.keywords,

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import random
+import shutil
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from engagement_platform.pipelines.games.decoding import Event as Decoded
+from engagement_platform.pipelines.games.decoding import EventLimits, event_decoder
+from engagement_platform.pipelines.games.registry import registry
+from engagement_platform.settings import Settings
 from engagement_platform_tests.conformance.disturbances import copy_database, store_down, store_locked
 from engagement_platform_tests.conformance.driven import ShiftedDatetime
 from engagement_platform_tests.conformance.driver import Event, Jobs
@@ -27,8 +36,9 @@ from engagement_platform_tests.conformance.faults import (
     unnoticed,
     wrong,
 )
-from engagement_platform_tests.conformance.sent import LINES, Messages, Objects
-from engagement_platform_tests.conformance.watched import doubled, gone_back, torn, torn_objects
+from engagement_platform_tests.conformance.sent import LINES, NO_EVENT, Messages, Objects
+from engagement_platform_tests.conformance.watched import Watcher, doubled, gone_back, torn, torn_objects
+from engagement_platform_tests.ingestion.oracle import as_bytes
 
 LANDED = {0: {("o", "a"): 1, ("o", "b"): 1}, 1: {("o", "a"): 2, ("o", "c"): 1}}
 
@@ -86,6 +96,45 @@ def test_every_line_of_an_object_is_expected_once() -> None:
     expected = [(key, line) for rows in objects.rows.values() for _, key, line in rows]
     assert sorted(expected) == [(key, line) for key in sorted(contents) for line in range(1, LINES + 1)]
     assert len(objects.rows["quarantine"]) == 2
+
+
+def test_every_event_that_is_sent_becomes_what_its_row_has_to_say() -> None:
+    types, decode = ("heartbeat", "login", "purchase"), event_decoder(registry(), EventLimits.of(Settings()))
+    objects = Objects(types, random.Random(1))
+    for key, content in objects.slice(20).items():
+        for number, line in enumerate(gzip.decompress(content).splitlines(), 1):
+            decoded = decode(line, datetime.now(UTC))
+            if isinstance(decoded, Decoded):
+                columns = [column.name for column in registry()[decoded.event_type].table.columns]
+                row = dict(zip(columns, decoded.values, strict=False))
+                expected = objects.columns[decoded.event_id]
+                assert {name: row[name] for name in expected} == expected
+                assert (decoded.event_id, key, number) in objects.rows[decoded.event_type]
+            else:
+                assert (decoded.code, line) == ("not_json", NO_EVENT)
+    ids = [event for event, *_ in objects.rows["purchase"]]
+    assert len({objects.columns[event]["quantity"] for event in ids}) > len(ids) / 2, "rows that were swapped are seen"
+
+
+def test_messages_that_have_to_be_refused_are_kept_whole() -> None:
+    messages = Messages(random.Random(1))
+    slices = [each for _ in range(2) for each in messages.slice(200)[0]]
+    assert messages.refused == {offset: as_bytes(slices[offset]) for offset in messages.oracle.quarantined}
+    assert len(messages.refused) > 2
+
+
+def test_what_was_there_once_and_is_gone_is_seen(tmp_path: Path) -> None:
+    uri = tmp_path / "login"
+    watcher = Watcher(str(tmp_path / "lake"), tmp_path, {"login": str(uri)})
+    watcher.poll()
+    write_deltalake(uri, pa.table({"source_object": ["one"], "source_line": [1]}))
+    watcher.lines["login"] = {"one": 1}
+    watcher.poll()
+    assert watcher.seen == []
+    shutil.rmtree(uri)
+    watcher._state = watcher.mirror = {("o", "a"): 1}
+    watcher.poll()
+    assert watcher.seen == ["the engagements are gone", "engagement/notification is gone", "login is gone"]
 
 
 def test_a_shifted_clock_makes_plain_values() -> None:
