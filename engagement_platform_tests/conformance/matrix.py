@@ -91,7 +91,10 @@ Contents = dict[str, list[str]]
 
 @dataclass(frozen=True)
 class Run:
-    """One disturbed run. differs: what is not as in the undisturbed one, or what went wrong; empty: nothing."""
+    """One disturbed run. differs: what is not as in the undisturbed one, or what went wrong; empty: nothing.
+
+    of: how many points its scenario passes in all.
+    """
 
     scenario: str
     seed: int
@@ -99,6 +102,7 @@ class Run:
     fault: str
     differs: str
     seconds: float
+    of: int = 0
 
 
 def disturb(scenarios: Sequence[Scenario], faults: Sequence[str], seeds: int, most: int, only: str) -> Iterator[Run]:
@@ -120,7 +124,8 @@ def disturb(scenarios: Sequence[Scenario], faults: Sequence[str], seeds: int, mo
                     yield Run(scenario.name, seed, "", "none", none, time.monotonic() - began)
                 for point in spread(among, most or len(among)):
                     for fault in faults:
-                        yield _disturbed(prepared, scenario, expected, seed, point, fault)
+                        run = _disturbed(prepared, scenario, expected, seed, point, fault)
+                        yield replace(run, of=len(passed))
                 shutil.rmtree(prepared.folder)
 
 

@@ -28,6 +28,7 @@ from engagement_platform_tests.conformance.fuzz_personal import _a_receipt
 from engagement_platform_tests.conformance.matrix import (
     LEFT_OUT,
     Contents,
+    Run,
     _until_done,
     contents,
     differences,
@@ -195,10 +196,34 @@ def test_what_is_left_out_is_there_and_has_a_reason() -> None:
 def test_a_section_that_has_nothing_to_do_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for section in ("runs", "bugs", "races"):
-        monkeypatch.setattr("sys.argv", ["conformance", section, "--only", "what there is not"])
+    for name in ("disturb", "plant", "race"):
+        monkeypatch.setattr(f"engagement_platform_tests.conformance.__main__.{name}", lambda *_: iter(()))
+    for section, one in (("runs", "ingest"), ("bugs", "no_transaction_id"), ("races", "vacuum")):
+        monkeypatch.setattr("sys.argv", ["conformance", section, "--minutes", "1", "--only", one])
         assert main() == 1
         assert capsys.readouterr().err == f"{section}: there was nothing to do\n"
+
+
+@pytest.mark.parametrize("section", ["runs", "bugs", "fuzz", "faults", "races"])
+def test_a_name_that_nothing_has_is_refused_also_beside_one_that_something_has(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], section: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["conformance", section, "runs", "--only", "ingest", "injest"])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err.endswith("nothing is called injest\n")
+
+
+def test_how_many_points_of_a_job_were_disturbed_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        Run("ingest", 0, point, fault, "", 1.0, 17) for point in ("a:before", "b:after") for fault in ("kill", "stop")
+    ]
+    monkeypatch.setattr("engagement_platform_tests.conformance.__main__.disturb", lambda *_: iter(runs))
+    monkeypatch.setattr("sys.argv", ["conformance", "runs", "--only", "ingest"])
+    assert main() == 0
+    assert capsys.readouterr().out.endswith(f"\n\n2 of 17 points, of 1 of {len(SCENARIOS)} jobs.\n")
 
 
 def test_every_operation_races_every_other_and_itself_once() -> None:
