@@ -35,7 +35,7 @@ from engagement_platform_tests.conformance.disturbances import (
     store_down,
     store_locked,
 )
-from engagement_platform_tests.conformance.driver import Event, Jobs
+from engagement_platform_tests.conformance.driver import Event, Jobs, JobsEnded
 from engagement_platform_tests.conformance.sent import NO_EVENT, Messages, Objects
 from engagement_platform_tests.conformance.watched import Watcher
 from engagement_platform_tests.conftest import SPARK_CONF
@@ -81,6 +81,8 @@ GOES_ON_S = 3.0
 IN_A_BATCH = 4
 READING = ("manifest:before", "manifest:after", "finalized")
 """Points after which objects are read, or announcements received and deleted."""
+EMPTY_WITHIN_S = 600.0
+"""How long the job of events may need until nothing is announced any more, once both were idle."""
 REQUESTS = 12
 """Most requests that fail in a row."""
 
@@ -215,8 +217,7 @@ class Storm:
             copy_database(older, self.stores)
         due = [fault for job in kinds for fault in due_faults(self.rng, job, kinds[job])]
         events = self.jobs.run([INGEST, GAMES], due, self._happens)
-        while self._announced():
-            events += self.jobs.run([GAMES], [], lambda _: None)
+        events += self.until_empty()
         for thread in self._undone:
             thread.join()
         self._undone.clear()
@@ -231,6 +232,15 @@ class Storm:
             done = max(event.when for event in events if event.what == "done" and event.name == one.name)
             self.outcome.faults.append(Fault(one.why, one.name, done - one.when))
         self.outcome.failed += sum(event.what == "failed" for event in events)
+
+    def until_empty(self) -> list[Event]:
+        """Run the job of events until nothing is announced any more. Raises JobsEnded."""
+        deadline, events = time.monotonic() + EMPTY_WITHIN_S, list[Event]()
+        while waiting := self._announced():
+            if time.monotonic() > deadline:
+                raise JobsEnded(f"{waiting} announcements are still there after {EMPTY_WITHIN_S:g} s of runs")
+            events += self.jobs.run([GAMES], [], lambda _: None)
+        return events
 
     def _next_kinds(self, job: str) -> list[str]:
         """Kinds of faults, each once."""

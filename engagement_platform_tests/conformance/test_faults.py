@@ -9,6 +9,8 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,9 +20,10 @@ from engagement_platform.pipelines.games.decoding import Event as Decoded
 from engagement_platform.pipelines.games.decoding import EventLimits, event_decoder
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.settings import Settings
+from engagement_platform_tests.conformance import faults
 from engagement_platform_tests.conformance.disturbances import copy_database, store_down, store_locked
 from engagement_platform_tests.conformance.driven import ShiftedDatetime
-from engagement_platform_tests.conformance.driver import Event, Jobs
+from engagement_platform_tests.conformance.driver import Event, Jobs, JobsEnded
 from engagement_platform_tests.conformance.faults import (
     ANSWER,
     BEHIND,
@@ -29,6 +32,7 @@ from engagement_platform_tests.conformance.faults import (
     INGEST,
     PROCESS,
     Fault,
+    Storm,
     came,
     differences,
     due_faults,
@@ -216,6 +220,13 @@ def test_what_is_killed_after_its_job_was_done_has_met_nobody(
     fault = {"kind": PROCESS, "job": GAMES, "point": "finalized", "does": "pass", "seconds": 0.0}
     events = jobs.run([GAMES], [fault], happens)
     assert killed == [event.why for event in came(events)] == ([] if done else [PROCESS])
+
+
+def test_a_queue_that_never_gets_empty_ends_the_storm(monkeypatch: pytest.MonkeyPatch) -> None:
+    storm: Any = SimpleNamespace(_announced=lambda: 3, jobs=SimpleNamespace(run=lambda *_: []))
+    monkeypatch.setattr(faults, "EMPTY_WITHIN_S", 0.01)
+    with pytest.raises(JobsEnded, match="3 announcements are still there"):
+        Storm.until_empty(storm)
 
 
 def test_the_table_has_each_kind_once_with_how_often_it_was() -> None:

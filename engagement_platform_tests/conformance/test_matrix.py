@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -22,7 +24,7 @@ from engagement_platform.pii.keys import open_pii
 from engagement_platform.pii.schema import PII_ERASED
 from engagement_platform.pipelines.games import live_ops_store
 from engagement_platform.sources import s3_sqs_state
-from engagement_platform_tests.conformance import matrix
+from engagement_platform_tests.conformance import matrix, programs
 from engagement_platform_tests.conformance.__main__ import main
 from engagement_platform_tests.conformance.fuzz_personal import _a_receipt
 from engagement_platform_tests.conformance.matrix import (
@@ -151,6 +153,35 @@ def test_a_run_in_which_an_exception_was_raised_and_that_ends_as_if_nothing_was_
     sleeper = Sleeper(status, "Crash")
     sleeper.awake = True
     assert matrix._fault(own, SCENARIOS[0], cast("Program", sleeper), "raise") == differs
+
+
+def test_a_program_that_neither_ends_nor_stops_is_a_run_that_differs(
+    monkeypatch: pytest.MonkeyPatch, own: Machine
+) -> None:
+    class Hangs(Sleeper):
+        def stopped(self) -> bool:
+            raise AssertionError("it hangs")
+
+        def kill(self) -> None:
+            self.awake = True
+
+    hangs = Hangs(0, "")
+    monkeypatch.setattr(matrix, "_own", lambda *_: own)
+    monkeypatch.setattr(matrix, "_begin", lambda *_: hangs)
+    run = matrix._disturbed(own, SCENARIOS[0], {}, 0, "a:before", "stop")
+    assert (run.differs, hangs.awake) == ("it hangs", True)
+
+
+def test_a_program_that_neither_ends_nor_stops_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = list[str]()
+    process = SimpleNamespace(is_alive=lambda: True, pid=os.getpid())
+    process.kill, process.join = lambda: ended.append("killed"), lambda: ended.append("joined")
+    program: Any = Program.__new__(Program)
+    program._process, program.words = process, ["a", "program"]
+    monkeypatch.setattr(programs, "WITHIN_S", 0)
+    with pytest.raises(AssertionError, match="neither ended nor came to its point"):
+        program.stopped()
+    assert ended == ["killed", "joined"]
 
 
 def test_every_row_of_the_stores_is_compared_without_what_an_attempt_draws(own: Machine) -> None:
