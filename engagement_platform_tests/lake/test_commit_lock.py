@@ -13,7 +13,6 @@ import pytest
 
 from engagement_platform.lake.commit_lock import TableBusy, commit_lock
 
-
 HOLDS = """\
 import sys
 from engagement_platform.lake.commit_lock import commit_lock
