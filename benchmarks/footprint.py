@@ -69,7 +69,7 @@ class Footprint:
 
     def pss(self) -> float:
         """Bytes of memory of all processes; pages that several share count by share."""
-        return sum(map(_pss, descendants(self.root)))
+        return sum(map(pss_of, descendants(self.root)))
 
     def runs(self) -> int:
         """Runs of Dagster."""
@@ -99,8 +99,8 @@ def kind_of(pid: int) -> str:
     return next((kind for part, kind in _KINDS.items() if part in line), "up and others")
 
 
-def _pss(pid: int) -> float:
-    """0 for a process that is gone."""
+def pss_of(pid: int) -> float:
+    """Bytes of memory of a process; 0 for one that is gone."""
     try:
         found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
     except (FileNotFoundError, ProcessLookupError, PermissionError):

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 
 from benchmarks.pages import filled
 from engagement_platform_tests.conformance.faults import storm, table
-from engagement_platform_tests.conformance.fuzz import fuzz
+from engagement_platform_tests.conformance.fuzz import PROPERTIES, fuzz
 from engagement_platform_tests.conformance.matrix import FAULTS, disturb
 from engagement_platform_tests.conformance.planted import bugs, plant
-from engagement_platform_tests.conformance.races import pairs, race
+from engagement_platform_tests.conformance.races import OPERATIONS, pairs, race
 from engagement_platform_tests.conformance.scenarios import SCENARIOS
 from engagement_platform_tests.docs.pages import ROOT
 
@@ -62,6 +62,9 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := set(asked.what) - set(SECTIONS):
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
+    names = [NAMES[what] for what in asked.what or SECTIONS]
+    if strangers := [name for name in asked.only or () if not any(knows(name) for knows in names)]:
+        parser.error(f"nothing is called {', '.join(strangers)}")
     failures = list[str]()
     for what in asked.what or SECTIONS:
         lines, interrupted = list[str](), False
@@ -90,11 +93,17 @@ def main() -> int:
 def _runs(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     scenarios = [scenario for scenario in SCENARIOS if not asked.only or scenario.name in asked.only]
     yield from ("| job | seed | crash point | fault | equal | seconds |", "|---|---|---|---|---|---|")
+    done, of = set[tuple[str, int, str]](), dict[tuple[str, int], int]()
     for run in disturb(scenarios, asked.faults, asked.seeds, asked.points, asked.at) if scenarios else ():
+        if run.point:
+            done.add((run.scenario, run.seed, run.point))
+            of[run.scenario, run.seed] = run.of
         equal = "NO" if run.differs else "yes"
         yield f"| {run.scenario} | {run.seed} | `{run.point}` | {run.fault} | {equal} | {run.seconds:.0f} |"
         if run.differs:
             failures.append(f"{run.scenario}, seed {run.seed}, {run.point}, {run.fault}: {run.differs}")
+    jobs = len({scenario for scenario, _ in of})
+    yield from ("", f"{len(done):,} of {sum(of.values()):,} points, of {jobs} of {len(SCENARIOS)} jobs.")
 
 
 def _bugs(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
@@ -122,7 +131,8 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
         f"{ended.messages:,} messages and {ended.objects:,} objects in {ended.seconds / 60:.0f} minutes, with "
         f"{len(ended.faults)} faults; jobs failed {ended.failed} times, and {sum(ended.requests.values()):,} requests "
         f"to S3 and SQS. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; seen by the reader, which looked "
-        f"{ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: {len(ended.unnoticed)}."
+        f"{ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: {len(ended.unnoticed)}; errors "
+        f"that no fault may cause: {len(ended.wrong)}."
     )
     yield ""
     yield from table(ended.faults)
@@ -136,7 +146,7 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     yield from ("", f"{of}{', since the time was over' if short else ''}.")
     if short and asked.within is None:
         failures.append(f"the storm ended before its end: {of}")
-    failures += [*ended.unnoticed, *(f"the reader saw: {one}" for one in ended.seen)]
+    failures += [*ended.unnoticed, *ended.wrong, *(f"the reader saw: {one}" for one in ended.seen)]
     failures += [*(f"lost: {one}" for one in ended.lost), *(f"doubled: {one}" for one in ended.doubled)]
 
 
@@ -160,6 +170,14 @@ def _races(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
         failures.append(f"only {len(raced)} of {len(racing)} pairs were raced")
 
 
+NAMES: Mapping[str, Callable[[str], bool]] = {
+    "runs": lambda name: name in {scenario.name for scenario in SCENARIOS},
+    "bugs": lambda name: name in {bug.name for bug in bugs()},
+    "fuzz": lambda part: part == "HTTP" or any(part in name for name in PROPERTIES),
+    "faults": lambda _: False,
+    "races": lambda name: name in {operation.name for operation in OPERATIONS},
+}
+"""Whether a section has something that `--only` may name."""
 SECTIONS: Mapping[str, Section] = {"runs": _runs, "bugs": _bugs, "fuzz": _fuzz, "faults": _faults, "races": _races}
 
 

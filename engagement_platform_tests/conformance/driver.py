@@ -49,7 +49,8 @@ class Jobs:
         """Run jobs until they are idle, one after the other; what happened meanwhile.
 
         faults: as `driven.main` reads them. happens: does what a kind of fault is while its job waits at the point, or
-        goes on (`pass`) since so many seconds; it may kill the process. Raises JobsEnded.
+        goes on (`pass`) since so many seconds; it may kill the process. A fault of a job that was done before is left
+        out, and is `missed`. Raises JobsEnded.
         """
         left, due, events = list(names), list(faults), list[Event]()
         self._ask(left, due)
@@ -73,7 +74,10 @@ class Jobs:
                 due.remove(fault)
                 if fault["does"] == "pass":
                     time.sleep(fault["seconds"])
-                    happens(fault["kind"])
+                    if self._is_done(str(name)):
+                        events.append(Event("missed", str(name), time.monotonic(), fault["kind"]))
+                    else:
+                        happens(fault["kind"])
                 elif fault["does"] == "pause":
                     happens(fault["kind"])
                     if not self._killed:
@@ -90,6 +94,11 @@ class Jobs:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def _is_done(self, name: str) -> bool:
+        """Whether a job has said so, and nobody has listened yet."""
+        with self._said.mutex:
+            return any(said is not None and said.get("done") == name for said in self._said.queue)
 
     def _ask(self, names: Sequence[str], faults: Sequence[Mapping[str, Any]]) -> None:
         if self._process is None or self._killed:

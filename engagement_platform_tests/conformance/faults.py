@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import threading
 import time
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,8 +35,8 @@ from engagement_platform_tests.conformance.disturbances import (
     store_down,
     store_locked,
 )
-from engagement_platform_tests.conformance.driver import Event, Jobs
-from engagement_platform_tests.conformance.sent import Messages, Objects
+from engagement_platform_tests.conformance.driver import Event, Jobs, JobsEnded
+from engagement_platform_tests.conformance.sent import NO_EVENT, Messages, Objects
 from engagement_platform_tests.conformance.watched import Watcher
 from engagement_platform_tests.conftest import SPARK_CONF
 from engagement_platform_tests.ingestion.oracle import as_bytes
@@ -79,8 +81,26 @@ GOES_ON_S = 3.0
 IN_A_BATCH = 4
 READING = ("manifest:before", "manifest:after", "finalized")
 """Points after which objects are read, or announcements received and deleted."""
+EMPTY_WITHIN_S = 600.0
+"""How long the job of events may need until nothing is announced any more, once both were idle."""
 REQUESTS = 12
 """Most requests that fail in a row."""
+
+BEHIND_ERRORS = frozenset({"StoresBehind", "ObjectsForgotten"})
+"""By these a job refuses to go on with stores that went back, and nothing else may make it say so."""
+FROM_FAULTS = frozenset(
+    {
+        # Spark, or its server, is gone in the middle of something; a new server has no view of the former session.
+        "AnalysisException", "BatchFailed", "FenceNotPlaced", "PythonException", "SparkConnectException",
+        "SparkConnectGrpcException", "SparkException", "SparkUnavailable", "UnknownException", "_InactiveRpcError",
+        "_MultiThreadedRendezvous",
+        # Stores are locked, down or without space, and so nobody gives a lease back or keeps one alive.
+        "DatabaseError", "LeaseLost", "LeaseUnavailable", "OperationalError", "OSError", "StoresUnavailable",
+        # Services do not answer, or break off.
+        "BrokerUnavailable", "ObjectNotReadable", "QueueUnavailable",
+    }
+)  # fmt: skip
+"""Classes of errors that a fault may end a run with. Any other is a defect that the fault has shown."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +129,8 @@ class Outcome:
     """What the reader must not see: torn batches, rows twice or gone, errors."""
     unnoticed: list[str] = field(default_factory=list)
     """Faults that a job has to refuse to go on after, and went on."""
+    wrong: list[str] = field(default_factory=list)
+    """Errors that no fault may cause, and refusals and repairs without a cause."""
     polls: int = 0
     seconds: float = 0.0
 
@@ -193,24 +215,32 @@ class Storm:
         goes_back = BEHIND in kinds[INGEST] and number > 1
         if goes_back:
             copy_database(older, self.stores)
-        due = [fault for job in kinds for fault in self._faults(job, kinds[job])]
+        due = [fault for job in kinds for fault in due_faults(self.rng, job, kinds[job])]
         events = self.jobs.run([INGEST, GAMES], due, self._happens)
-        while self._announced():
-            events += self.jobs.run([GAMES], [], lambda _: None)
+        events += self.until_empty()
         for thread in self._undone:
             thread.join()
         self._undone.clear()
         self.proxy.coming.clear()
-        if goes_back and not any(event.why.startswith("StoresBehind") for event in events):
-            self.outcome.unnoticed.append(f"round {number}: no job refuses to go on after the stores went back")
+        self.outcome.unnoticed += [f"round {number}: {one}" for one in unnoticed(events) if goes_back]
+        self.outcome.wrong += [f"round {number}: {one}" for one in wrong(events, goes_back=goes_back)]
         failing = {way for way in PROXIED.values() if _requests(self.proxy.injected - before, way)}
-        happened = [event for event in events if event.what == "at" and PROXIED.get(event.why, "") in {"", *failing}]
+        happened = [event for event in came(events) if PROXIED.get(event.why, "") in {"", *failing}]
         if goes_back:
             happened.append(Event("at", INGEST, began, BEHIND))
         for one in happened:
             done = max(event.when for event in events if event.what == "done" and event.name == one.name)
             self.outcome.faults.append(Fault(one.why, one.name, done - one.when))
         self.outcome.failed += sum(event.what == "failed" for event in events)
+
+    def until_empty(self) -> list[Event]:
+        """Run the job of events until nothing is announced any more. Raises JobsEnded."""
+        deadline, events = time.monotonic() + EMPTY_WITHIN_S, list[Event]()
+        while waiting := self._announced():
+            if time.monotonic() > deadline:
+                raise JobsEnded(f"{waiting} announcements are still there after {EMPTY_WITHIN_S:g} s of runs")
+            events += self.jobs.run([GAMES], [], lambda _: None)
+        return events
 
     def _next_kinds(self, job: str) -> list[str]:
         """Kinds of faults, each once."""
@@ -221,20 +251,6 @@ class Storm:
             if (kind := left.pop()) not in kinds:
                 kinds.append(kind)
         return kinds
-
-    def _faults(self, job: str, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """What the process of the jobs is asked for, each at another point; nothing for what is there before."""
-        free = list(POINTS[job])
-        for kind in sorted(kinds, key=lambda one: one not in PROXIED):
-            if kind == BEHIND:
-                continue
-            points = [point for point in free if _is_for(kind, point)] or free
-            free.remove(point := self.rng.choice(points))
-            does = {ANSWER: "lose", CLOCK: "jump"}.get(kind, "pause")
-            seconds = self.rng.uniform(-JUMPS_S, JUMPS_S)
-            if kind in KILLED and self.rng.random() < 0.7:
-                does, seconds = "pass", self.rng.uniform(0, GOES_ON_S)
-            yield {"kind": kind, "job": job, "point": point, "does": does, "seconds": seconds}
 
     def _happens(self, kind: str) -> None:
         """While a job waits at its point, or some time after it."""
@@ -293,17 +309,34 @@ class Storm:
     def compare(self) -> None:
         """Every table with the oracle's."""
         machine, oracle, outcome = self.machine, self.messages.oracle, self.outcome
-        data = machine.view("engagement/current", "organization_id", "engagement_id", "person_id", "version")
-        names = machine.view("engagement/mapping", "organization_id", "id", "name")
+        data = machine.view(
+            "engagement/current", "organization_id", "engagement_id", "person_id", "version", "engagement_ts",
+            "engagement",
+        )  # fmt: skip
+        names = machine.view("engagement/mapping", "organization_id", "id", "name", "name_ts")
         notified = machine.rows(
-            "engagement/notification", "batch_id", "change_type", "organization_id", "engagement_id"
-        )
+            "engagement/notification", "batch_id", "change_type", "organization_id", "engagement_id",
+            "previous_person_id",
+        )  # fmt: skip
         found: dict[str, tuple[Iterable[Any], Iterable[Any]]] = {
-            "engagement": (((*key, row["person"], row["version"]) for key, row in oracle.data.items()), data),
-            "name": (((*key, name) for key, (_, name, _) in oracle.names.items()), names),
-            "notification": (((batch, kind, *key) for batch, kind, key, _ in oracle.notifications), notified),
+            "engagement": (
+                (
+                    (*key, row["person"], row["version"], row["ts"], row["type"], row["subject"])
+                    for key, row in oracle.data.items()
+                ),
+                ((*row, _moment(ts), said["type"], said["subject"]) for *row, ts, said in map(tuple[Any, ...], data)),
+            ),
+            "name": (
+                ((*key, name, ts) for key, (ts, name, _) in oracle.names.items()),
+                ((*row, _moment(ts)) for *row, ts in names),
+            ),
+            "notification": (((batch, kind, *key, was) for batch, kind, key, was in oracle.notifications), notified),
             "quarantined message": (
-                ((offset,) for offset in oracle.quarantined), machine.rows("engagement/quarantine", "offset")
+                ((offset, reason, self.messages.refused[offset]) for offset, reason in oracle.quarantined.items()),
+                (
+                    (offset, reason if oracle.quarantined.get(offset) else bool(reason) and "", value)
+                    for offset, reason, value in machine.rows("engagement/quarantine", "offset", "reason_code", "value")
+                ),
             ),
             "engagement of a consumer": (
                 ((*key, row["version"]) for key, row in oracle.data.items()),
@@ -311,11 +344,14 @@ class Storm:
             ),
         }  # fmt: skip
         for name, uri in self.tables.items():
-            rows = DeltaTable(uri).to_pyarrow_table(columns=["event_id", "source_object", "source_line"]).to_pylist()
-            found[name] = self._of_objects(name), (tuple(row.values()) for row in rows)
+            columns = ["event_id", "source_object", "source_line", "event_ts", "player_id", *registry()[name].fields]
+            rows = DeltaTable(uri).to_pyarrow_table(columns=columns).to_pylist()
+            sent = ((*row, *self.objects.columns[row[0]].values()) for row in self._of_objects(name))
+            found[name] = sent, (tuple(row[column] for column in columns) for row in rows)
         rows = DeltaTable(QUARANTINE.uri(self.lake)).to_pyarrow_table().to_pylist()
-        refused = (("", row["source_object"], row["source_line"]) for row in rows)
-        found["quarantined line"] = self._of_objects("quarantine"), refused
+        refused = (("", row["source_object"], row["source_line"], row["reason_code"], row["value"]) for row in rows)
+        broken = ((*row, "not_json", NO_EVENT) for row in self._of_objects("quarantine"))
+        found["quarantined line"] = broken, refused
         dead = int(self._attribute(f"{QUEUE}-dead-letters", "ApproximateNumberOfMessages"))
         outcome.lost += [f"{dead} announcements are dead letters"] * bool(dead)
         for what, (expected, there) in found.items():
@@ -347,11 +383,62 @@ def differences(expected: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any
 
 def _is_for(kind: str, point: str) -> bool:
     """Whether a kind of fault means something at a point."""
-    return point in READING if kind in PROXIED else kind != ANSWER or not point.endswith(":before")
+    if kind == ANSWER:
+        return point.endswith(":after") and not point.startswith("manifest")
+    return kind not in PROXIED or point in READING
+
+
+def due_faults(rng: random.Random, job: str, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What the process of the jobs is asked for, each at another point; nothing for what is there before."""
+    free = list(POINTS[job])
+    # Those first that mean something at few points.
+    for kind in sorted(kinds, key=lambda one: (one not in PROXIED, one != ANSWER)):
+        if kind == BEHIND:
+            continue
+        points = [point for point in free if _is_for(kind, point)] or free
+        free.remove(point := rng.choice(points))
+        does = {ANSWER: "lose", CLOCK: "jump"}.get(kind, "pause")
+        seconds = rng.uniform(-JUMPS_S, JUMPS_S)
+        if kind in KILLED and rng.random() < 0.7:
+            does, seconds = "pass", rng.uniform(0, GOES_ON_S)
+        yield {"kind": kind, "job": job, "point": point, "does": does, "seconds": seconds}
+
+
+def came(events: Sequence[Event]) -> list[Event]:
+    """The faults that came while their job was at work."""
+    missed = {(event.name, event.why) for event in events if event.what == "missed"}
+    return [event for event in events if event.what == "at" and (event.name, event.why) not in missed]
+
+
+def unnoticed(events: Sequence[Event]) -> list[str]:
+    """Which jobs go on after the stores went back: both had a batch since."""
+    refusing = {event.name for event in events if event.what == "failed" and _errors(event.why)[0] in BEHIND_ERRORS}
+    return [f"{job} does not refuse to go on after the stores went back" for job in CYCLES if job not in refusing]
+
+
+def wrong(events: Sequence[Event], *, goes_back: bool) -> list[str]:
+    """Failures that no fault may cause. goes_back: the stores were put back before; only then may they be behind."""
+    allowed = FROM_FAULTS | BEHIND_ERRORS if goes_back else FROM_FAULTS
+    repairs = () if goes_back else ("recovered", "reset")
+    return [
+        f"{event.what} {event.name}: {event.why}"
+        for event in events
+        if event.what in repairs or (event.what == "failed" and not allowed.issuperset(_errors(event.why)))
+    ]
+
+
+def _errors(why: str) -> list[str]:
+    """The class of an error, and of the one that BatchFailed quotes."""
+    found = re.match(r"(\w+)(?:: .*? stopped: (\w+): )?", why, re.DOTALL)
+    return [name for name in found.groups() if name] if found else [why]
 
 
 def _requests(injected: Mapping[str, int], way: str) -> int:
     return sum(count for name, count in injected.items() if name.endswith(way))
+
+
+def _moment(text: object) -> datetime:
+    return datetime.fromisoformat(str(text)).astimezone(UTC)
 
 
 def _url(key: str) -> str:

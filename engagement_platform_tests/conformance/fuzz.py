@@ -6,15 +6,18 @@ of a library may end.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing import get_context
 from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -31,6 +34,10 @@ _ROUND = 300
 """Examples of one seed; each round begins with another."""
 _ENOUGH = 3
 """Failures after which a property is left alone."""
+EXAMPLE_S = 30.0
+"""What an example takes at most; a busy machine needs a second for one that is fine."""
+ANSWER_S = 900.0
+"""What a round takes at most, with all that looks for the smallest example. Then the process of decoders hangs."""
 
 
 @dataclass
@@ -50,7 +57,10 @@ class Fuzzed:
 
 
 def explore(strategy: st.SearchStrategy[Any], holds: Callable[[Any], None], number: int, examples: int) -> int:
-    """Look for an example for which it does not hold, and raise with the smallest; how many were tried."""
+    """Look for an example for which it does not hold, and raise with the smallest; how many were tried.
+
+    One that takes longer than EXAMPLE_S fails.
+    """
     tried = 0
 
     @seed(number)
@@ -62,10 +72,32 @@ def explore(strategy: st.SearchStrategy[Any], holds: Callable[[Any], None], numb
     def run(example: Any) -> None:
         nonlocal tried
         tried += 1
-        holds(example)
+        with _within(EXAMPLE_S):
+            holds(example)
 
     run()
     return tried
+
+
+@contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raise AssertionError after so long; where this is not the main thread, or is in a library, at the end of it."""
+
+    def ends(*_: object) -> NoReturn:
+        raise AssertionError(f"an example took longer than {seconds:g} s")
+
+    began, interrupts = time.monotonic(), threading.current_thread() is threading.main_thread()
+    if interrupts:
+        former = signal.signal(signal.SIGALRM, ends)
+        timer = signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        if interrupts:
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            signal.signal(signal.SIGALRM, former)
+    if time.monotonic() - began > seconds:
+        ends()
 
 
 def fuzz(minutes: float, only: Sequence[str] | None) -> Iterator[Fuzzed]:
@@ -82,11 +114,9 @@ def fuzz(minutes: float, only: Sequence[str] | None) -> Iterator[Fuzzed]:
 def _decoders(names: Sequence[str], seconds: float) -> Iterator[Fuzzed]:
     found, pool = [Fuzzed(name) for name in names], _pool()
     for number, one in _turns(found, seconds):
-        try:
-            one.add(*pool.submit(_decode, one.what, number).result())
-        except BrokenProcessPool:
-            one.add(0, f"seed {number}: the process ended")
-            pool = _pool()
+        tried, failure, answered = _answer(pool, one.what, number)
+        one.add(tried, failure)
+        pool = pool if answered else _pool()
     pool.shutdown()
     yield from found
 
@@ -101,6 +131,18 @@ def _turns(found: Sequence[Fuzzed], seconds: float) -> Iterator[tuple[int, Fuzze
         one, began = min(left, key=lambda each: each.seconds), time.monotonic()
         yield number, one
         one.seconds += time.monotonic() - began
+
+
+def _answer(pool: ProcessPoolExecutor, name: str, number: int) -> tuple[int, str, bool]:
+    """What a round in the process of decoders came to, and whether that process can go on."""
+    try:
+        return *pool.submit(_decode, name, number).result(ANSWER_S), True
+    except BrokenProcessPool:
+        return 0, f"seed {number}: the process ended", False
+    except TimeoutError:
+        for process in pool._processes.values():
+            process.kill()
+        return 0, f"seed {number}: no answer within {ANSWER_S:g} s", False
 
 
 def _pool() -> ProcessPoolExecutor:

@@ -13,10 +13,11 @@ import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -53,12 +54,47 @@ MEASURED = frozenset({"layout/history"})
 EACH_CALL = frozenset({ERASE_SUBJECTS, REREAD_ENGAGEMENTS})
 """Jobs of which each call makes a batch, also where one before has done all: how many calls it took is not compared."""
 
+LEFT_OUT: Mapping[str, str] = {
+    "batch.*": "said as batches and records; what else is there is of an attempt",
+    "lease*.*": "who works, for as long as it works",
+    "schema_version.*": "made once, before any run",
+    "spark_session.*": "a session of the Connect server, which a run draws anew after one that was ended",
+    "*_ts": "a time",
+    "*.ingested_us": "a time",
+    "*.seen_s": "a time",
+    "*.sent_ms": "a time",
+    "place.until": "a time",
+    "*.app_id": "its end is drawn, and how often a job began anew is its generation",
+    "*.message_id": "drawn by the queue, of which each copy has its own",
+    "*.master_version": "which key wraps says nothing of what is wrapped",
+    "*.wrapped": "encrypted with bytes that are drawn",
+    "*.sealed": "encrypted with bytes that are drawn",
+    "*.sequence": "drawn for each batch, so one higher for each that a further call makes",
+    "sequence.last": "drawn for each batch, so one higher for each that a further call makes",
+    "pii_erasure.number": "drawn for each time that an erasure is asked for",
+    "s3_sqs_file.number": "the order in which the queue hands out messages, those of a process that was ended last",
+    "*.receipt": "drawn each time that the queue hands out a message",
+    "receipt.public_key": "of a key that is drawn",
+    "receipt.signature": "of a key that is drawn",
+    "batch_metadata.counts": "of the attempt that wrote it last",
+    "consumer.lake": "the folder, of which each copy has its own",
+    "consumer.revision": "how often the cursor was moved; rows that come again are passed in one move",
+    "consumer.rows_read": "rows that come again count again",
+    "receipt.keys_destroyed": "by the call that wrote the receipt, which is another one after a fault",
+    "place.rows": "by the call that wrote the receipt, which is another one after a fault",
+    "place.objects": "by the call that wrote the receipt, which is another one after a fault",
+}
+"""Columns of the stores, and fields of a receipt and of its places, that are not compared -> why. All others are."""
+
 Contents = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One disturbed run. differs: what is not as in the undisturbed one, or what went wrong; empty: nothing."""
+    """One disturbed run. differs: what is not as in the undisturbed one, or what went wrong; empty: nothing.
+
+    of: how many points its scenario passes in all.
+    """
 
     scenario: str
     seed: int
@@ -66,6 +102,7 @@ class Run:
     fault: str
     differs: str
     seconds: float
+    of: int = 0
 
 
 def disturb(scenarios: Sequence[Scenario], faults: Sequence[str], seeds: int, most: int, only: str) -> Iterator[Run]:
@@ -87,7 +124,8 @@ def disturb(scenarios: Sequence[Scenario], faults: Sequence[str], seeds: int, mo
                     yield Run(scenario.name, seed, "", "none", none, time.monotonic() - began)
                 for point in spread(among, most or len(among)):
                     for fault in faults:
-                        yield _disturbed(prepared, scenario, expected, seed, point, fault)
+                        run = _disturbed(prepared, scenario, expected, seed, point, fault)
+                        yield replace(run, of=len(passed))
                 shutil.rmtree(prepared.folder)
 
 
@@ -148,19 +186,26 @@ def _begin(machine: Machine, scenario: Scenario, point: str, fault: str) -> Prog
     return Program(machine, words_of(machine, scenario.program), point, fault)
 
 
-def _finish(machine: Machine, scenario: Scenario) -> Iterator[str]:
-    """Run what does the rest, one program after the other; why each did not work."""
+def _finish(machine: Machine, scenario: Scenario) -> Iterator[Ended]:
+    """Run what does the rest, one program after the other; how each ended."""
     for program in scenario.finish or (scenario.program,):
         done = machine._python("-m", *words_of(machine, program))
-        yield f"{program} ended with {done.returncode}: {done.stderr[-500:]}" if done.returncode else ""
+        yield Ended(done.returncode, done.stderr)
+
+
+def _until_done(ends: Iterator[Ended], lacks: Callable[[], str]) -> str:
+    """Run programs until one has worked and nothing lacks; what lacks after the last, and what is wrong with any."""
+    wrong, left = list[str](), ""
+    for ended in ends:
+        wrong += filter(None, (ended.wrong,))
+        if not (left := ended.wrong or ended.refused or lacks()):
+            break
+    return "; ".join(dict.fromkeys(filter(None, (*wrong, left))))
 
 
 def _rescue(machine: Machine, scenario: Scenario) -> str:
-    """The same as who takes over from a process that hangs: until one of them works; why the last did not."""
-    for failed in _finish(machine, scenario):
-        if not failed:
-            break
-    return failed
+    """The same as who takes over from a process that hangs: until one of them works."""
+    return _until_done(_finish(machine, scenario), lambda: "")
 
 
 def _undisturbed(prepared: Machine, scenario: Scenario) -> tuple[Contents, list[str]]:
@@ -184,9 +229,12 @@ def _disturbed(prepared: Machine, scenario: Scenario, expected: Contents, seed: 
     program = _begin(own, scenario, point, fault)
     try:
         differs = _fault(own, scenario, program, fault)
-        for failed in () if differs else _finish(own, scenario):
-            if not (differs := failed or differences(expected, contents(own) | traces(own))):
-                break
+        if not differs:
+            ends = _finish(own, scenario)
+            differs = _until_done(ends, lambda: differences(expected, contents(own) | traces(own)))
+    except AssertionError as error:
+        # One of the programs does not end: the others of the matrix may.
+        differs = str(error)
     finally:
         program.kill()
     shutil.rmtree(own.folder)
@@ -208,8 +256,8 @@ def _fault(own: Machine, scenario: Scenario, program: Program, fault: str) -> st
         wrong = Ended(woken.returncode, woken.stderr).wrong
         return "; ".join([f"rescued by {rescued}"] * bool(rescued) + [f"woken up, {wrong}"] * bool(wrong))
     done = program.ended()
-    ended = {"kill": done.returncode == -signal.SIGKILL, "raise": "Crash" in done.stderr}[fault]
-    return "" if ended else f"never reached: {done.stderr[-500:]}"
+    killed, raised = done.returncode == -signal.SIGKILL, done.returncode != 0 and "Crash" in done.stderr
+    return "" if {"kill": killed, "raise": raised}[fault] else f"never reached: {done.stderr[-500:]}"
 
 
 def contents(own: Machine) -> Contents:
@@ -243,7 +291,8 @@ def traces(own: Machine) -> Contents:
     """What more a run leaves, by which one that did nothing differs from one that did.
 
     Of each table how many live files it has, and how many former ones of its log are on the disk; what became of each
-    batch's records; and how many messages of the queue wait, are in flight or dead.
+    batch's records; every row of the stores and a receipt, without what is `LEFT_OUT`; and how many messages of the
+    queue wait, are in flight or dead.
 
     Of two programs at once it may be another than of one after the other, so races leave it out. Left out here: files
     that no log names, which a process that was killed in the middle of a write leaves; bytes, which differ with the ids
@@ -263,7 +312,34 @@ def traces(own: Machine) -> Contents:
     )
     if (queue := own.environment.get(QUEUE_URL)) is not None:
         found["queue"] = messages(own, queue)
+    return found | _stores(own) | _receipt(own)
+
+
+def _stores(own: Machine) -> Contents:
+    found = Contents()
+    with closing(sqlite3.connect(own.folder / "home" / "stores.db")) as stores:
+        stores.row_factory = sqlite3.Row
+        tables = stores.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        for (table,) in tables.fetchall():
+            rows = (_compared(table, dict(row)) for row in stores.execute(f'SELECT * FROM "{table}"'))
+            found[f"{table} of the stores"] = sorted(repr(row) for row in rows if row)
     return found
+
+
+def _receipt(own: Machine) -> Contents:
+    if not (file := own.folder / "receipt.json").exists():
+        return {}
+    said = json.loads(file.read_text("utf-8"))
+    places = [_compared("place", place) for place in said.pop("places")]
+    return {"receipt": [repr(_compared("receipt", said)), *sorted(map(repr, places))]}
+
+
+def _compared(table: str, row: Mapping[str, object]) -> dict[str, object]:
+    """What is compared of a row."""
+    kept = {name: value for name, value in row.items() if not any(fnmatch(f"{table}.{name}", out) for out in LEFT_OUT)}
+    if kept.get("job_name") in EACH_CALL:
+        kept.pop("batch_id", None)
+    return kept
 
 
 def _logs(own: Machine) -> list[Path]:

@@ -1,11 +1,13 @@
 """Bugs that are planted one at a time into a copy of the product; each has to fail the quick test that its patch names.
 
-A patch in `planted/` begins with a sentence about the bug and the line `Caught by: <test>`.
+A patch in `planted/` begins with a sentence about the bug and the line `Caught by: <test>`; a line `With: <error>`
+follows where the test does not fail by an assertion.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,20 +20,26 @@ from tempfile import TemporaryDirectory
 from engagement_platform_tests.docs.pages import ROOT
 
 FOLDER = Path(__file__).with_suffix("")
-CAUGHT_BY = "Caught by: "
+CAUGHT_BY, WITH = "Caught by: ", "With: "
 COPIED = ("engagement_platform", "engagement_platform_tests", "benchmarks", "examples", "pyproject.toml")
 TESTS_FAILED = 1
 """pytest's exit status when tests ran and some failed; other errors are greater."""
+ASSERTIONS = frozenset({"AssertionError", "Failed", "assert"})
+"""How pytest begins to say that something is not as a test has it; `Failed` is of what did not raise."""
+_RAISED = re.compile(r"^(?:FAILED|ERROR) [^\s\[]+(?:\[.*\])? - (?:\w+\.)*(\w+)", re.MULTILINE)
+"""What a test failed with, in pytest's summary."""
 
 
 @dataclass(frozen=True)
 class Bug:
-    """One patch. test: pytest's id of the test that has to fail with it, and passes without it."""
+    """One patch. test: pytest's id of the test that has to fail with it, and passes without it. error: the class of what
+    it fails with; empty: by an assertion."""
 
     name: str
     says: str
     test: str
     patch: Path
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,15 +53,18 @@ class Outcome:
 
     @property
     def caught(self) -> bool:
-        return self.status == TESTS_FAILED
+        """By an assertion of its test, or by the error that the patch names, and not because the code is broken."""
+        raised = set(_RAISED.findall(self.output))
+        return self.status == TESTS_FAILED and bool(raised) and raised <= {*ASSERTIONS, self.bug.error}
 
 
 def bugs() -> list[Bug]:
     """All patches, by name."""
     found = []
     for patch in sorted(FOLDER.glob("*.patch")):
-        says, by, *_ = patch.read_text(encoding="utf-8").splitlines()
-        found.append(Bug(patch.stem, says, by.removeprefix(CAUGHT_BY), patch))
+        says, by, fails, *_ = patch.read_text(encoding="utf-8").splitlines()
+        error = fails.removeprefix(WITH) if fails.startswith(WITH) else ""
+        found.append(Bug(patch.stem, says, by.removeprefix(CAUGHT_BY), patch, error))
     return found
 
 
@@ -85,6 +96,7 @@ def _apply(copy: Path, bug: Bug, *options: str) -> None:
 def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
     # Without byte code: a file that is patched twice in a second would be taken for the same.
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    # A summary in lines that are not cut off.
+    environment = {**os.environ, "PYTHONPATH": str(copy), "COLUMNS": "1000"}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, f"{done.stdout}\n{done.stderr}"

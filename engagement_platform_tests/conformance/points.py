@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -29,6 +30,7 @@ from engagement_platform.lake.optimize import Place
 from engagement_platform_tests.docs.pages import PACKAGE, modules, tree
 
 IN_THE_MATRIX: Mapping[str, str] = {
+    "cli.erase.erase": "erase",
     "engine.cursors.CursorStore.move": "consumer",
     "engine.stores.BatchMetadataStore.record": "ingest",
     "engine.stores.CheckpointStore.app_id": "restore",
@@ -100,6 +102,16 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ("consumers.output.JsonLines.put",),
     ),
     Elsewhere(
+        "consumers/test_command.py::test_a_snapshot_that_ends_in_the_middle_is_whole_after_the_same_call",
+        _READER,
+        ("consumers.output.JsonLines.replace", "consumers.output.ParquetFiles.replace"),
+    ),
+    Elsewhere(
+        "defs/test_erase.py::test_a_run_that_ends_before_its_request_is_gone_writes_the_receipt_again",
+        "the matrix erases by the command",
+        ("defs.erase.erase",),
+    ),
+    Elsewhere(
         "engine/test_cursors.py::test_a_cursor_moves_only_for_who_has_seen_it_last",
         "a consumer begins once, before it has read anything",
         ("engine.cursors.CursorStore.begin", "engine.cursors.CursorStore.forget"),
@@ -151,6 +163,11 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         "erasing/test_erasing.py::test_rows_that_are_only_marked_as_removed_leave_their_files_too",
         "only tables with deletion vectors pass it",
         ("lake.erased.rewrite",),
+    ),
+    Elsewhere(
+        "erasing/test_erasing.py::test_files_of_former_versions_that_are_left_where_a_call_ended_go_with_the_same_call",
+        "the matrix does not delete at once what former versions keep",
+        ("erasing.purge._purge",),
     ),
     Elsewhere(
         "ingest_server/test_delivery.py::test_a_segment_that_comes_again_adds_nothing_wherever_it_stopped",
@@ -316,10 +333,36 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
     ),
 )
 
-HELPERS = frozenset({"save_under", "_alone", "_writing", "_by_tens", "_call", "replacing", "write_durably"})
+HELPERS = frozenset(
+    {
+        "alerting.alerts.Alerts._writing",
+        "engine.database.writing",
+        "engine.durable_files.replacing",
+        "engine.durable_files.write_durably",
+        "engine.stores._alone",
+        "lake.driver_lease.LeaseObject._call",
+        "lake.lake.save_under",
+        "sources.s3_sqs_queue.Queue._by_tens",
+        "sources.s3_sqs_queue.Queue._call",
+    }
+)
 """Functions that commit for others; those are the points."""
 
-NO_COMMIT: Mapping[str, str] = {}
+_MADE_ANEW = "for services of this machine, each start of which makes it anew"
+
+NO_COMMIT: Mapping[str, str] = {
+    "cli.consumers.consume": "`replace` is that of its output, which is listed",
+    "cli.layout.doctor": "a page to be looked at",
+    "consumers.reading._csv": "into the file that `save` keeps or throws away as a whole",
+    "defs.retention.remove_before": "what Dagster keeps of runs that are over, of which each night removes more",
+    "engine.database.reading": "its transaction only reads",
+    "lake.jars._resolve": "a cache, whole or absent, and downloaded anew where it is",
+    "local.connect.connect_child": _MADE_ANEW,
+    "local.ingest.make_sample_keys": "keys of the sample traffic; one that is lost is made anew",
+    "local.kafka.EmbeddedKafka.child": _MADE_ANEW,
+    "local.orchestrator.dagster_children": _MADE_ANEW,
+    "local.services.Services.children": _MADE_ANEW,
+}
 """Function that the finder takes for one that commits -> why it is none."""
 
 UPKEEP = (
@@ -339,20 +382,36 @@ _CALLED = {
 }  # fmt: skip
 """Functions, of whatever module, that commit."""
 _OUTSIDE = {
+    "copy_object": "CopyObject",
+    "delete_message": "DeleteMessage",
     "delete_message_batch": "DeleteMessageBatch",
     "delete_object": "DeleteObject",
+    "delete_objects": "DeleteObjects",
     "put_object": "PutObject",
     "put_record_batch": "PutRecordBatch",
     "send_message": "SendMessage",
+    "send_message_batch": "SendMessageBatch",
+    "upload_file": "PutObject",
+    "upload_fileobj": "PutObject",
 }
 """Methods of boto3 that commit, called or named -> what boto3 calls them below."""
 _METHODS = {
     "insertInto", "mergeInto", "save", "saveAsTable", "sql", "toTable", "writeTo",
     "executeCompaction", "executeZOrderBy", "restoreToTimestamp", "restoreToVersion",
     "cleanup_metadata", "create_checkpoint", "create_write_transaction",
-    "produce", *_OUTSIDE,
+    "produce", "rename", "unlink", "write_bytes", "write_table", "write_text", *_OUTSIDE,
 }  # fmt: skip
-"""Methods, of whatever object, that commit: Spark's, and those that only delta-rs, Kafka's client or boto3 has."""
+"""Methods, of whatever object, that commit: Spark's, those that only delta-rs, Kafka's client or boto3 has, those of
+paths and of Parquet's writer."""
+_OTHERWISE: Mapping[str, Callable[[ast.Call], bool]] = {
+    # An SQLAlchemy engine's or connection's; stores and cursors are told what begins.
+    "begin": lambda call: not call.args and not call.keywords,
+    # A path's, or `os.replace`; that of a text has two arguments, those of times and records have names.
+    "replace": lambda call: not call.keywords and (len(call.args) == 1 or ast.unparse(call.func) == "os.replace"),
+    # Spark's MERGE ends with a call without arguments, which no other `merge` has.
+    "merge": lambda call: not call.args and not call.keywords,
+}
+"""Methods that commit only if they are called like this."""
 _OF_A_TABLE = {"alter", "create", "delete", "merge", "optimize", "repair", "restore", "update", "vacuum"}
 """Names that mean one of a `DeltaTable`, and something else of other things."""
 _OF_A_PART = {("optimize", "compact"), ("optimize", "z_order")}
@@ -362,32 +421,53 @@ _READS = ("SHOW", "DESCRIBE")
 
 def commits() -> set[str]:
     """The functions of the product that commit, found by what they call."""
-    found = set[str]()
-    for path in modules():
-        module = path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
-        found |= {f"{module}.{function}" for function in committing(tree(path))}
-    return {point for point in found - set(NO_COMMIT) if point.rpartition(".")[2] not in HELPERS}
+    return _of_the_product(committing) - set(NO_COMMIT) - HELPERS
+
+
+def functions() -> set[str]:
+    """Every function of the product."""
+    return _of_the_product(lambda module: {name for name, *_ in _functions(module)})
+
+
+def _of_the_product(of: Callable[[ast.Module], set[str]]) -> set[str]:
+    return {
+        f"{path.relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.').removesuffix('.__init__')}.{function}"
+        for path in modules()
+        for function in of(tree(path))
+    }
 
 
 def committing(module: ast.Module) -> set[str]:
     """The functions of a module that commit, those of a class as `Class.function`."""
-    return {name for name, function in _functions(module) if any(map(_commits(function), ast.walk(function)))}
+    found = _functions(module)
+    return {name for name, function, kept in found if any(map(_commits(function, kept), ast.walk(function)))}
 
 
-def _functions(node: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AST]]:
-    """Every function, with what is inside of it; what a module does outside of them is `<module>`."""
+def _functions(
+    node: ast.AST, within: str = "", kept: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, ast.AST, frozenset[str]]]:
+    """Every function, with what is inside of it, and the tables that its class keeps in attributes; what a module does
+    outside of them is `<module>`."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield f"{within}{child.name}", child
+            yield f"{within}{child.name}", child, kept
         elif isinstance(child, ast.ClassDef):
-            yield from _functions(child, f"{within}{child.name}.")
+            yield from _functions(child, f"{within}{child.name}.", _attributes(child))
         elif isinstance(child, ast.stmt):
-            yield f"{within}<module>", child
+            yield f"{within}<module>", child, kept
 
 
-def _commits(function: ast.AST) -> Callable[[ast.AST], bool]:
-    """Whether something in a function commits."""
-    tables = _tables(function)
+def _attributes(of: ast.ClassDef) -> frozenset[str]:
+    """The attributes in which a class keeps a `DeltaTable`, by its methods and its own annotations."""
+    names = {name for statement in of.body for name in _tables(statement)}
+    declared = {each.target for each in of.body if isinstance(each, ast.AnnAssign)}
+    own = {f"self.{target.id}" for target in declared if isinstance(target, ast.Name) and target.id in names}
+    return frozenset(own | {name for name in names if name.startswith("self.")})
+
+
+def _commits(function: ast.AST, kept: frozenset[str]) -> Callable[[ast.AST], bool]:
+    """Whether something in a function commits. kept: tables that it has without saying so."""
+    tables = _tables(function) | kept
 
     def commits(node: ast.AST) -> bool:
         match node:
@@ -412,8 +492,7 @@ def _reads(call: ast.Call) -> bool:
 
 def _is_of_a_table(of: ast.expr, name: str, call: ast.Call, tables: Collection[str]) -> bool:
     part = of.attr if isinstance(of, ast.Attribute) else ""
-    # Spark's MERGE ends with a call without arguments, which no other `merge` has.
-    if (part, name) in _OF_A_PART or (name == "merge" and not call.args and not call.keywords):
+    if (part, name) in _OF_A_PART or (name in _OTHERWISE and _OTHERWISE[name](call)):
         return True
     # `table.alter.add_columns()` is of the table, too.
     return not _OF_A_TABLE.isdisjoint({name, part}) and _is_table(of, tables)
@@ -437,7 +516,7 @@ def _tables(function: ast.AST) -> set[str]:
 
 def _is_table(value: ast.AST, tables: Collection[str]) -> bool:
     said = ast.unparse(value)
-    return any(each in said for each in _OPENS) or said.partition(".")[0] in tables or said in tables
+    return any(each in said for each in _OPENS) or any(f"{said}.".startswith(f"{each}.") for each in tables)
 
 
 def watch(observe: Callable[[str], None]) -> None:
@@ -497,6 +576,7 @@ def watch(observe: Callable[[str], None]) -> None:
             setattr(of, method, observed(getattr(of, method)))
     BaseClient._make_api_call = asked(BaseClient._make_api_call)
     os.fsync = observed(os.fsync)
+    Path.write_text = observed(Path.write_text)
     # Modules that are imported later have it from there.
     deltalake.write_deltalake = written_by_rs = observed(write_deltalake)
     replace(write_deltalake, written_by_rs)
@@ -515,8 +595,8 @@ def _committing(frame: FrameType | None) -> str | None:
     """The innermost function of the product below which a frame is, where it is one of those that are observed."""
     while frame is not None:
         module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname.partition(".<locals>")[0]
-        if module.startswith("engagement_platform.") and function.rpartition(".")[2] not in HELPERS:
-            point = f"{module.removeprefix('engagement_platform.')}.{function}"
+        point = f"{module.removeprefix('engagement_platform.')}.{function}"
+        if module.startswith("engagement_platform.") and point not in HELPERS:
             return f"{point}{_table(frame)}" if point in _OBSERVED else None
         frame = frame.f_back
     return None

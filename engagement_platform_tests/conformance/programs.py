@@ -51,10 +51,14 @@ class Program:
         return self._process.pid
 
     def stopped(self) -> bool:
-        """Wait until it is stopped; False: it ended before."""
+        """Wait until it is stopped; False: it ended before. Raises AssertionError after WITHIN_S, and ends it."""
+        deadline = time.monotonic() + WITHIN_S
         while self._process.is_alive():
             if Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
                 return True
+            if time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"{self.words} neither ended nor came to its point within {WITHIN_S} s")
             time.sleep(0.05)
         return False
 

@@ -164,12 +164,15 @@ class _Arena:
         return Race(first.name, second.name, held, order, refused, differs, time.monotonic() - began)
 
     def _until_done(self, own: Machine, operations: Sequence[Scenario], both: Sequence[Ended]) -> list[str]:
-        """Run again those that refused, a few times since each may wait for the other; what still refuses."""
+        """Run again those that refused, a few times since each may wait for the other; what still refuses, or is wrong
+        with any that was run again."""
         waiting = [(operation, ended) for operation, ended in zip(operations, both, strict=True) if ended.status]
+        wrong = list[str]()
         for _ in range(TIMES_AGAIN):
             again = [(operation, self._again(own, operation)) for operation, _ in waiting]
+            wrong += [f"{operation.name} again: {ended.wrong}" for operation, ended in again if ended.wrong]
             waiting = [(operation, ended) for operation, ended in again if ended.status]
-        return [f"{operation.name} refuses still: {ended.errors[-2000:]}" for operation, ended in waiting]
+        return [*wrong, *(f"{one.name} refuses still: {ended.refused}" for one, ended in waiting if ended.refused)]
 
     def _equals(self, operations: tuple[Scenario, Scenario], found: Contents) -> tuple[str, str]:
         """Which order of the two leaves this; where none does, what differs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -10,13 +11,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from engagement_platform.pipelines.games.event_type import EventField, EventType
 from engagement_platform.pipelines.games.registry import registry
-from engagement_platform_tests.ingestion.oracle import Key, Oracle, engagement
+from engagement_platform_tests.ingestion.oracle import Key, Oracle, as_bytes, engagement
 from engagement_platform_tests.ingestion.test_crashes import everything
-from engagement_platform_tests.pipelines.games.events import line
+from engagement_platform_tests.pipelines.games.events import event
 
 Slice = Sequence[dict[str, Any] | None]
 ORGANIZATIONS, LINES = 40, 6
+NO_EVENT = b"no event"
+_CLEANED = {"trim": str.strip, "lower": str.lower, "upper": str.upper}
 
 
 @dataclass
@@ -26,6 +30,8 @@ class Messages:
     rng: random.Random
     oracle: Oracle = field(default_factory=Oracle)
     sent: int = 0
+    refused: dict[int, bytes] = field(default_factory=dict)
+    """Offset -> content of each message that has to be refused."""
     _slices: int = 0
     _newest: list[dict[str, Any]] = field(default_factory=list)
     """The newest version of each engagement in bulk."""
@@ -37,6 +43,8 @@ class Messages:
         while len(messages) < count:
             messages.append(self._one(number))
         self.oracle.batch(number, list(enumerate(messages, self.sent)))
+        at_offset = enumerate(messages, self.sent)
+        self.refused |= {offset: as_bytes(each) for offset, each in at_offset if offset in self.oracle.quarantined}
         self.sent, self._slices = self.sent + len(messages), number + 1
         landed = {key: row["version"] for key, row in self.oracle.data.items() if row["batch_id"] == number}
         return messages, landed
@@ -66,6 +74,8 @@ class Objects:
     rng: random.Random
     rows: dict[str, list[tuple[str, str, int]]] = field(default_factory=dict)
     """Type or `quarantine` -> id of the event, object and line of each row that there has to be."""
+    columns: dict[str, dict[str, object]] = field(default_factory=dict)
+    """Id of the event -> what else its row has to say of it."""
     sent: int = 0
 
     def slice(self, count: int) -> dict[str, bytes]:
@@ -80,11 +90,32 @@ class Objects:
         number, self.sent = self.sent, self.sent + 1
         key, lines, declared = f"events/{number // 100:03}/{number:05}.json.gz", list[bytes](), registry()
         # However the clock jumps, they are neither late nor ahead of it.
-        when = (datetime.now(UTC) - timedelta(days=1)).isoformat()
+        when = datetime.now(UTC) - timedelta(days=1)
         for at in range(1, LINES + 1):
             kind, event_id = self.rng.choice(self.types), f"{number}-{at}"
             if broken := number % 10 == 0 and at == LINES:
                 kind, event_id = "quarantine", ""
-            lines.append(b"no event" if broken else line(declared[kind], event_id, event_ts=when))
+            if broken:
+                lines.append(NO_EVENT)
+            else:
+                fields = event(
+                    declared[kind], event_id, event_ts=when.isoformat(), **_own(declared[kind], number * LINES + at)
+                )
+                lines.append(json.dumps(fields).encode())
+                own = {name: _cleaned(each, fields[name]) for name, each in declared[kind].fields.items()}
+                self.columns[event_id] = {"event_ts": when, "player_id": fields["player_id"], **own}
             self.rows.setdefault(kind, []).append((event_id, key, at))
         return key, gzip.compress(b"\n".join(lines) + b"\n", mtime=0)
+
+
+def _own(declared: EventType, number: int) -> dict[str, object]:
+    """Numbers that differ from one event to the next, so that a value in another's row is seen."""
+    made: dict[str, object] = {"long": 1 + number, "double": number % 1000 + 0.5, "boolean": number % 2 == 0}
+    return {name: made[each.type] for name, each in declared.fields.items() if each.type in made}
+
+
+def _cleaned(of: EventField, value: object) -> object:
+    """A value as its row has it."""
+    for step in of.clean if isinstance(value, str) else ():
+        value = _CLEANED.get(step, str)(str(value))
+    return value

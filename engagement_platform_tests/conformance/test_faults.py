@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import gzip
 import random
+import shutil
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
+from engagement_platform.pipelines.games.decoding import Event as Decoded
+from engagement_platform.pipelines.games.decoding import EventLimits, event_decoder
+from engagement_platform.pipelines.games.registry import registry
+from engagement_platform.settings import Settings
+from engagement_platform_tests.conformance import faults
 from engagement_platform_tests.conformance.disturbances import copy_database, store_down, store_locked
 from engagement_platform_tests.conformance.driven import ShiftedDatetime
-from engagement_platform_tests.conformance.faults import Fault, differences, table
-from engagement_platform_tests.conformance.sent import LINES, Messages, Objects
-from engagement_platform_tests.conformance.watched import doubled, gone_back, torn, torn_objects
+from engagement_platform_tests.conformance.driver import Event, Jobs, JobsEnded
+from engagement_platform_tests.conformance.faults import (
+    ANSWER,
+    BEHIND,
+    CYCLES,
+    GAMES,
+    INGEST,
+    PROCESS,
+    Fault,
+    Storm,
+    came,
+    differences,
+    due_faults,
+    table,
+    unnoticed,
+    wrong,
+)
+from engagement_platform_tests.conformance.sent import LINES, NO_EVENT, Messages, Objects
+from engagement_platform_tests.conformance.watched import Watcher, doubled, gone_back, torn, torn_objects
+from engagement_platform_tests.ingestion.oracle import as_bytes
 
 LANDED = {0: {("o", "a"): 1, ("o", "b"): 1}, 1: {("o", "a"): 2, ("o", "c"): 1}}
 
@@ -73,9 +102,131 @@ def test_every_line_of_an_object_is_expected_once() -> None:
     assert len(objects.rows["quarantine"]) == 2
 
 
+def test_every_event_that_is_sent_becomes_what_its_row_has_to_say() -> None:
+    types, decode = ("heartbeat", "login", "purchase"), event_decoder(registry(), EventLimits.of(Settings()))
+    objects = Objects(types, random.Random(1))
+    for key, content in objects.slice(20).items():
+        for number, line in enumerate(gzip.decompress(content).splitlines(), 1):
+            decoded = decode(line, datetime.now(UTC))
+            if isinstance(decoded, Decoded):
+                columns = [column.name for column in registry()[decoded.event_type].table.columns]
+                row = dict(zip(columns, decoded.values, strict=False))
+                expected = objects.columns[decoded.event_id]
+                assert {name: row[name] for name in expected} == expected
+                assert (decoded.event_id, key, number) in objects.rows[decoded.event_type]
+            else:
+                assert (decoded.code, line) == ("not_json", NO_EVENT)
+    ids = [event for event, *_ in objects.rows["purchase"]]
+    assert len({objects.columns[event]["quantity"] for event in ids}) > len(ids) / 2, "rows that were swapped are seen"
+
+
+def test_messages_that_have_to_be_refused_are_kept_whole() -> None:
+    messages = Messages(random.Random(1))
+    slices = [each for _ in range(2) for each in messages.slice(200)[0]]
+    assert messages.refused == {offset: as_bytes(slices[offset]) for offset in messages.oracle.quarantined}
+    assert len(messages.refused) > 2
+
+
+def test_what_was_there_once_and_is_gone_is_seen(tmp_path: Path) -> None:
+    uri = tmp_path / "login"
+    watcher = Watcher(str(tmp_path / "lake"), tmp_path, {"login": str(uri)})
+    watcher.poll()
+    write_deltalake(uri, pa.table({"source_object": ["one"], "source_line": [1]}))
+    watcher.lines["login"] = {"one": 1}
+    watcher.poll()
+    assert watcher.seen == []
+    shutil.rmtree(uri)
+    watcher._state = watcher.mirror = {("o", "a"): 1}
+    watcher.poll()
+    assert watcher.seen == ["the engagements are gone", "engagement/notification is gone", "login is gone"]
+
+
 def test_a_shifted_clock_makes_plain_values() -> None:
     assert type(ShiftedDatetime.fromisoformat("2026-11-20T10:00:00+00:00")).__name__ == "datetime"
     assert isinstance(ShiftedDatetime.fromisoformat("2026-11-20T10:00:00+00:00"), ShiftedDatetime)
+
+
+def failed(name: str, why: str) -> Event:
+    return Event("failed", name, 0.0, why)
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "StoresUnavailable: the stores cannot be used",
+        "OSError: [Errno 28] No space left on device",
+        "BatchFailed: ingest-engagements batch 3 stopped: SparkConnectGrpcException: the answer is lost. What its …",
+    ],
+)
+def test_an_error_that_a_fault_may_cause_is_none_of_the_product(why: str) -> None:
+    assert wrong([failed(INGEST, why)], goes_back=False) == []
+
+
+@pytest.mark.parametrize(
+    "why",
+    [
+        "KeyError: 'a'",
+        "AssertionError: ",
+        "BooksDoNotBalance: 3 received, 2 accounted for",
+        "BatchFailed: ingest-engagements batch 3 stopped: TypeError: no text. What its finished processes wrote …",
+        "StoresBehind: the stores are older than the tables",
+        "ObjectsForgotten: of batch 3",
+    ],
+)
+def test_an_error_that_no_fault_may_cause_is_wrong(why: str) -> None:
+    assert wrong([failed(GAMES, why)], goes_back=False) == [f"failed {GAMES}: {why}"]
+
+
+@pytest.mark.parametrize("event", [Event("recovered", "['a']", 0.0), Event("reset", GAMES, 0.0)])
+def test_stores_are_mended_only_after_they_went_back(event: Event) -> None:
+    assert len(wrong([event], goes_back=False)) == 1
+    assert wrong([event], goes_back=True) == []
+
+
+def test_each_job_whose_stores_went_back_has_to_refuse() -> None:
+    ingest, games = failed(INGEST, "StoresBehind: batch 3"), failed(GAMES, "ObjectsForgotten: of batch 3")
+    assert wrong([ingest, games], goes_back=True) == unnoticed([ingest, games]) == []
+    assert [one.partition(" ")[0] for one in unnoticed([ingest])] == [GAMES]
+    assert [one.partition(" ")[0] for one in unnoticed([games, failed(INGEST, "LeaseLost: gone")])] == [INGEST]
+
+
+@pytest.mark.parametrize("job", CYCLES)
+@pytest.mark.parametrize("seed", range(20))
+def test_only_answers_to_commits_of_tables_are_lost(job: str, seed: int) -> None:
+    rng = random.Random(seed)
+    kinds = {ANSWER, *rng.sample(sorted({*CYCLES[job]} - {ANSWER, BEHIND}), 3)}
+    (point,) = (fault["point"] for fault in due_faults(rng, job, sorted(kinds)) if fault["kind"] == ANSWER)
+    assert point.endswith(":after")
+    assert point != "manifest:after"
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_what_is_killed_after_its_job_was_done_has_met_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, done: bool
+) -> None:
+    jobs, killed = Jobs({}, tmp_path, tmp_path / "log"), list[str]()
+    monkeypatch.setattr(jobs, "_ask", lambda *_: None)
+
+    def say(*said: dict[str, object]) -> None:
+        for each in said:
+            jobs._said.put(each)
+
+    def happens(kind: str) -> None:
+        killed.append(kind)
+        say(*ends)
+
+    ends = [{"done": GAMES}, {"idle": True}]
+    say({"at": GAMES, "why": PROCESS}, *(ends if done else []))
+    fault = {"kind": PROCESS, "job": GAMES, "point": "finalized", "does": "pass", "seconds": 0.0}
+    events = jobs.run([GAMES], [fault], happens)
+    assert killed == [event.why for event in came(events)] == ([] if done else [PROCESS])
+
+
+def test_a_queue_that_never_gets_empty_ends_the_storm(monkeypatch: pytest.MonkeyPatch) -> None:
+    storm: Any = SimpleNamespace(_announced=lambda: 3, jobs=SimpleNamespace(run=lambda *_: []))
+    monkeypatch.setattr(faults, "EMPTY_WITHIN_S", 0.01)
+    with pytest.raises(JobsEnded, match="3 announcements are still there"):
+        Storm.until_empty(storm)
 
 
 def test_the_table_has_each_kind_once_with_how_often_it_was() -> None:

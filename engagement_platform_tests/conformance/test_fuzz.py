@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
+import time
 
-from engagement_platform_tests.conformance.fuzz import PROPERTIES, explore
+import pytest
+from hypothesis import strategies as st
+
+from engagement_platform_tests.conformance import fuzz
+from engagement_platform_tests.conformance.fuzz import PROPERTIES, _answer, _pool, explore
 from engagement_platform_tests.conformance.fuzz_http import fuzzed_server
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
 def test_whatever_comes_each_record_is_decoded_or_refused_whole(name: str) -> None:
     assert explore(*PROPERTIES[name], number=1, examples=20) >= 20
+
+
+def test_an_example_that_takes_too_long_fails_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz, "EXAMPLE_S", 0.05)
+
+    def hangs(_: object) -> None:
+        while True:
+            time.sleep(0.001)
+
+    with pytest.raises(AssertionError, match="took longer than"):
+        explore(st.just(0), hangs, 1, 2)
+
+
+def test_an_example_that_takes_too_long_fails_when_it_is_over_where_nothing_can_interrupt_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fuzz, "EXAMPLE_S", 0.05)
+    raised = list[BaseException]()
+
+    def looks() -> None:
+        try:
+            explore(st.just(0), lambda _: time.sleep(0.1), 1, 2)
+        except AssertionError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=looks)
+    thread.start()
+    thread.join()
+    assert "longer than 0.05 s" in str(raised)
+
+
+def test_a_process_of_decoders_that_does_not_answer_is_ended_and_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz, "ANSWER_S", 0.01)
+    pool = _pool()
+    assert _answer(pool, "Kafka: engagements", 1) == (0, "seed 1: no answer within 0.01 s", False)
+    pool.shutdown()
 
 
 @pytest.mark.crash

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
-from engagement_platform_tests.conformance.planted import Bug, bugs
+from engagement_platform_tests.conformance.planted import Bug, Outcome, bugs
 from engagement_platform_tests.docs.pages import ROOT, test_names
 
 
@@ -24,3 +25,30 @@ def test_a_planted_bug_applies_and_names_its_test(bug: Bug) -> None:
     assert (ROOT / file).is_file()
     assert test in test_names()
     assert bug.says.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("status", "summary", "error", "caught"),
+    [
+        (1, "FAILED a/test_b.py::test_c - AssertionError: assert 1 == 2", "", True),
+        (1, "FAILED a/test_b.py::test_c[d - e] - assert 1 == 2", "", True),
+        (1, "FAILED a/test_b.py::test_c - Failed: DID NOT RAISE <class 'a.B'>", "", True),
+        (
+            1,
+            "FAILED a/test_b.py::test_c - engagement_platform.engine.stores.StaleBatch: out of date",
+            "StaleBatch",
+            True,
+        ),
+        (1, "FAILED a/test_b.py::test_c - engagement_platform.engine.stores.StaleBatch: out of date", "", False),
+        (1, "FAILED a/test_b.py::test_c - NameError: name 'txn' is not defined", "", False),
+        (1, "ERROR a/test_b.py::test_c - ImportError: cannot import name", "", False),
+        (2, "ERROR a/test_b.py - SyntaxError: invalid syntax", "", False),
+        (1, "", "", False),
+        (0, "1 passed", "", False),
+    ],
+)
+def test_a_bug_is_caught_by_an_assertion_or_the_error_that_it_names_and_by_no_broken_code(
+    status: int, summary: str, error: str, caught: bool
+) -> None:
+    bug = Bug("a", "A bug.", "a/test_b.py::test_c", Path("a.patch"), error)
+    assert Outcome(bug, status, f"E   NameError: within\n{summary}\n1 failed", 0.0).caught == caught

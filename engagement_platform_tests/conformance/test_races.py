@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from engagement_platform_tests.conformance import races
+from engagement_platform_tests.conformance.races import OPERATIONS, TIMES_AGAIN, _Arena
 from engagement_platform_tests.conformance.refusals import REFUSALS, Ended
 from engagement_platform_tests.docs.pages import error_names
+from engagement_platform_tests.ingestion.test_whole_path import Machine
 
 OF_DAGSTER = """Traceback (most recent call last):
 dagster._core.errors.DagsterExecutionStepExecutionError: Error occurred while executing op "ingest":
@@ -45,6 +50,27 @@ def test_a_program_that_refuses_says_why_in_a_sentence(status: int, errors: str,
 )
 def test_anything_else_that_did_not_work_is_wrong(status: int, errors: str) -> None:
     assert Ended(status, errors).wrong.startswith(f"status {status}")
+
+
+WORKED, REFUSED, BROKE = Ended(0, ""), Ended(1, "TableBusy: another process writes\n"), Ended(1, "KeyError: 1\n")
+
+
+@pytest.mark.parametrize(
+    ("again", "says"),
+    [
+        ([WORKED], []),
+        ([REFUSED, WORKED], []),
+        ([BROKE, WORKED], [f"ingest again: {BROKE.wrong}"]),
+        ([REFUSED] * TIMES_AGAIN, [f"ingest refuses still: {REFUSED.refused}"]),
+    ],
+)
+def test_an_operation_that_refused_works_when_it_is_run_again_and_breaks_in_none_of_these_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, again: list[Ended], says: list[str]
+) -> None:
+    ends = iter(again)
+    monkeypatch.setattr(races, "_run", lambda *_: next(ends))
+    own, both = Machine(tmp_path, {}), (REFUSED, WORKED)
+    assert _Arena(own)._until_done(own, OPERATIONS[:2], both) == says
 
 
 def test_every_refusal_is_an_error_of_the_product_and_a_batch_that_failed_is_none() -> None:

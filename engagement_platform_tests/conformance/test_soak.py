@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.footprint import MEGABYTE
-from engagement_platform_tests.conformance.soak import kept, quarters, verdict
+from benchmarks.footprint import MEGABYTE, descendants
+from engagement_platform_tests.conformance.soak import kept, over, processes_of, quarters, verdict
 
 
 @pytest.mark.parametrize(
@@ -15,6 +19,8 @@ from engagement_platform_tests.conformance.soak import kept, quarters, verdict
     [
         ("PSS, GB", [2.0, 3.1, 3.0, 3.2], "level"),
         ("PSS, GB", [2.0, 3.0, 4.0, 5.0], ""),
+        ("PSS, GB", [3.0, 3.3, 3.63, 3.99], ""),
+        ("open files", [1000.0, 1120.0, 1250.0, 1400.0], ""),
         ("data files", [10.0, 400.0, 500.0, 450.0], "level"),
         ("backlog", [100.0, 300.0, 900.0, 1100.0], ""),
         ("lake, MB", [10.0, 20.0, 30.0, 40.0], "as what arrives"),
@@ -27,6 +33,28 @@ def test_only_what_follows_arrivals_may_grow_and_no_faster_than_they(name: str, 
 
 def test_a_quarter_is_as_high_as_its_highest_sample() -> None:
     assert quarters([{"backlog": float(n)} for n in (1, 9, 2, 3, 8, 4, 5, 0)], "backlog") == [9.0, 3.0, 8.0, 5.0]
+
+
+def test_a_process_of_the_home_counts_also_when_nobody_is_left_who_started_it(tmp_path: Path) -> None:
+    starts = (
+        "import subprocess as s; "
+        f"print(s.Popen(['sleep', '60'], env={{'OF': {str(tmp_path)!r}}}, stdout=s.DEVNULL).pid)"
+    )
+    orphan = int(subprocess.run([sys.executable, "-c", starts], stdout=subprocess.PIPE, check=True).stdout)
+    try:
+        assert orphan not in descendants(os.getpid())
+        assert processes_of(os.getpid(), tmp_path) >= {orphan, os.getpid()}
+        assert orphan not in processes_of(os.getpid(), tmp_path / "other")
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+
+
+def test_a_run_of_a_night_that_did_not_succeed_is_said_once() -> None:
+    under_way = {"1": "optimize_tables of night 1", "2": "vacuum_tables of night 1", "3": "remove_old_runs of night 1"}
+    says = {"1": "SUCCESS", "2": "FAILURE", "3": "STARTED"}
+    assert over(under_way, says.__getitem__) == ["vacuum_tables of night 1 ended with FAILURE"]
+    assert over(under_way, says.__getitem__) == []
+    assert under_way == {"3": "remove_old_runs of night 1"}
 
 
 def test_what_goes_while_a_home_is_measured_is_left_out(tmp_path: Path) -> None:

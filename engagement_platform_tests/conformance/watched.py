@@ -18,6 +18,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from engagement_platform.consumers import Changes
 from engagement_platform.consumers.current_rows import CurrentRows
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import NOTIFICATION
 
 Key = tuple[str, str]
 Line = tuple[str, int]
@@ -111,6 +113,7 @@ class Watcher:
 
     def _engagements(self) -> Iterator[str]:
         if (rows := CurrentRows.of(self.root)) is None:
+            yield from ["the engagements are gone"] * bool(self._state)
             return
         found = [row for some in rows.rows(COLUMNS) for row in _tuples(some, COLUMNS)]
         state = {(organization, key): version for organization, key, version in found}
@@ -121,6 +124,8 @@ class Watcher:
 
     def _follow(self) -> Iterator[str]:
         """As a consumer that puts changed rows over those it has."""
+        if self.mirror and log.version(NOTIFICATION.uri(self.root)) is None:
+            yield f"{NOTIFICATION.name} is gone"
         for batch in self._changes:
             changed = [row for rows in (batch.inserts, batch.updates) for row in _tuples(rows, COLUMNS)]
             keys = [(organization, key) for organization, key, _ in changed]
@@ -135,6 +140,7 @@ class Watcher:
             try:
                 rows = DeltaTable(uri).to_pyarrow_table(columns=["source_object", "source_line"])
             except TableNotFoundError:
+                yield from [f"{name} is gone"] * (name in self._lines)
                 continue
             lines = _tuples(rows, ("source_object", "source_line"))
             yield from doubled(lines, name)

@@ -106,6 +106,38 @@ def test_lines_that_were_written_before_the_cursor_moved_come_again_and_none_is_
     assert ids() == ["e1", "e1", "e2"]
 
 
+def whole(out: Path, *words: str) -> list[str]:
+    """Ids of everything that a file or a folder has after a snapshot."""
+    consumed("--out", str(out), "--resnapshot", *words)
+    rows = pq.read_table(out).to_pylist() if words else [json.loads(line) for line in out.read_text().splitlines()]
+    return sorted(row["engagement_id"] for row in rows)
+
+
+@pytest.mark.parametrize("words", [(), ("--format", "parquet")], ids=["lines", "parquet"])
+def test_a_snapshot_that_ends_in_the_middle_is_whole_after_the_same_call(
+    lake: PlainLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    out, unlink = tmp_path / "changes", Path.unlink
+    consumed("--out", str(out), "--max-rows", "1", *words)
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def dies_at_a_former_one(path: Path, missing_ok: bool = False) -> None:
+        if path.name.startswith("changes-"):
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patched:
+        if words:
+            patched.setattr(Path, "unlink", dies_at_a_former_one)
+        else:
+            patched.setattr("engagement_platform.consumers.output.os.fsync", dies)
+        assert called("consume", "--name", "scoring", "--out", str(out), "--resnapshot", *words).exit_code != 0
+    land(lake, "e3")
+    assert whole(out, *words) == ["e1", "e2", "e3"]
+
+
 def test_places_that_cannot_be_written_move_no_cursor(lake: PlainLake, tmp_path: Path) -> None:
     for words in (["--format", "parquet"], ["--out", str(tmp_path)], ["--out", str(tmp_path / "no" / "file")]):
         result = called("consume", "--name", "scoring", *words)

@@ -11,7 +11,8 @@ import pytest
 
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.job import Callbacks
-from engagement_platform.erasing.erase import Request
+from engagement_platform.erasing import erase as erasures
+from engagement_platform.erasing.erase import Done, Request
 from engagement_platform.errors import PlatformError
 from engagement_platform_tests.defs.conftest import loaded
 from engagement_platform_tests.erasing.planted import BOB, DATA, Planted
@@ -65,6 +66,32 @@ def test_a_refused_request_stays_and_its_ids_are_nowhere_in_dagster(
     assert places_with([kept], [b"4711"]) == []
     assert request.exists()
     assert not receipt.exists()
+
+
+def test_a_run_that_ends_before_its_request_is_gone_writes_the_receipt_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path / "home"))
+    calls = iter(range(1, 3))
+    monkeypatch.setattr(erasures, "erase", lambda *_: Done({"call": next(calls)}, 0, [], []))
+    monkeypatch.setattr(erasures, "near_ids", lambda *_: [])
+    request, receipt, unlink = tmp_path / "request.json", tmp_path / "receipt.json", Path.unlink
+    request.write_text('{"subject": "4711"}')
+    config = {"ops": {"erase": {"config": {"request": str(request), "receipt": str(receipt)}}}}
+
+    def dies(path: Path, missing_ok: bool = False) -> None:
+        if path == request:
+            raise OSError("the process ends here")
+        unlink(path, missing_ok)
+
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        job = loaded().resolve_job_def("erase_subjects")
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "unlink", dies)
+            assert not job.execute_in_process(run_config=config, instance=instance, raise_on_error=False).success
+        assert (request.exists(), json.loads(receipt.read_text())) == (True, {"call": 1})
+        assert job.execute_in_process(run_config=config, instance=instance).success
+    assert (request.exists(), json.loads(receipt.read_text())) == (False, {"call": 2})
 
 
 @pytest.mark.slow

@@ -15,10 +15,12 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.consumers import Changes
+from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.job import erase_job, tables
 from engagement_platform.erasing.places import places
+from engagement_platform.erasing.purge import purge_now
 from engagement_platform.erasing.subject_lookup import SubjectIds
 from engagement_platform.lake import log
 from engagement_platform.lake.added_rows import added
@@ -46,6 +48,7 @@ from engagement_platform_tests.erasing.planted import (
     SECRET,
     Planted,
     edge,
+    engagement,
     name,
     request,
 )
@@ -338,6 +341,31 @@ def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Pat
     assert {name for name, paths in found.items() if paths} == {"engagement/mapping", "engagement/notification"}
     assert found["engagement/mapping"] == [died]
     assert {id_ for batch in slow for id_ in batch.inserts["engagement_id"].to_pylist()} >= {"amy's", "ann's"}
+
+
+def test_files_of_former_versions_that_are_left_where_a_call_ended_go_with_the_same_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted, unlink, gone = Planted(tmp_path), Path.unlink, list[Path]()
+    planted.append(DATA, [engagement("org", "later", BOB, BOB)], 1)
+    folder = Path(DATA.uri(planted.root))
+    DeltaTable(folder).delete(f"person_id = '{BOB}'")
+    before = set(folder.rglob("*.parquet"))
+
+    def dies_at_the_second(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".parquet":
+            gone.append(path)
+        if len(gone) == 2:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", dies_at_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            purge_now(planted.settings, planted.stores, utc_now())
+    assert len(before - set(folder.rglob("*.parquet"))) == 1
+    assert purge_now(planted.settings, planted.stores, utc_now())[DATA.name] == []
+    assert {str(path) for path in folder.rglob("*.parquet")} == set(DeltaTable(folder).file_uris())
 
 
 def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
-from engagement_platform.pipelines.profiles.snapshot import Snapshot
+from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.pipelines.profiles.view import view
 from engagement_platform.settings import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
@@ -66,6 +66,23 @@ def test_readers_see_the_same_wherever_a_move_of_profiles_ends(make_world: MakeW
     world = make_world(entity=PROFILE)
     assert_crashes_change_nothing(world, spread(POINTS[2:6], 1))
     assert strangers(world.settings, world.stores) == set(), "our own job is taken for somebody else"
+
+
+def test_readers_see_the_same_after_each_commit_of_a_move_to_the_base(make_world: MakeWorld) -> None:
+    """Also after one that no crash point is beside: each version of the base, with the changeset that it had then."""
+    world = make_world(entity=PROFILE)
+    for batch in side_by_side(4, world.entity, 30, 2):
+        world.move()
+        world.send(batch)
+        world.ingest()
+    before = world.snapshot
+    with pytest.raises(Crash):
+        world.move(crash_at("base.write:after"))
+    after = world.snapshot
+    assert (after.changeset_version, after.watermark) == (before.changeset_version, before.latest)
+    for version in range(before.base_version, after.base_version + 1):
+        at = snapshot(world.lake.root, world.entity, base_version=version)
+        assert seen_by_rules(world.lake.root, world.entity, at) == world.expected(), f"version {version} of the base"
 
 
 @pytest.mark.slow
