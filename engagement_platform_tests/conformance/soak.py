@@ -35,6 +35,7 @@ from rich.table import Table as RichTable
 from benchmarks.cells import add_options, console, open_run, right_aligned
 from benchmarks.footprint import GIGABYTE, MEGABYTE, data_files, database, descendants, pss_of, sizes
 from benchmarks.pages import add_page_option, markdown, publish
+from engagement_platform.local.connect import GC_LOG
 from engagement_platform.local.orchestrator import ui_address
 from engagement_platform.settings import Settings
 
@@ -76,7 +77,7 @@ def kept(home: Path) -> Sample:
 
 
 BOUNDED = (
-    "PSS, GB", "processes", "open files", "data files", "Dagster's databases, MB", "backlog",
+    "PSS, GB", "collecting, % of the time", "processes", "open files", "data files", "Dagster's databases, MB", "backlog",
     "all else in the home, files", "all else in the home, MB",
 )  # fmt: skip
 """Level off: in the last quarter of the run no higher than in the second and in the third, give or take what comes with
@@ -86,6 +87,20 @@ The others grow with what arrives, and no faster: rows that are alive, what happ
 days for which the broker keeps them, entries of tables' logs, which Delta removes by whole days only
 (`test_files_of_a_log_go_with_a_checkpoint_once_its_retention_is_over`), logs up to 40 MB a process.
 """
+
+
+_PAUSE = re.compile(r"^\[([\d.]+)s\] GC\(\d+\) Pause .* ([\d.]+)ms$", re.MULTILINE)
+
+
+def collecting(log: Path) -> float:
+    """Share of the time, %, in which the Spark server did nothing but collect its heap, in all that its log has.
+
+    A heap that is full shows nowhere else: its size is what the server was given.
+    """
+    text = "".join(file.read_text() for file in log.parent.glob(f"{log.name}*"))
+    pauses = [(float(at), float(ms) / 1000) for at, ms in _PAUSE.findall(text)]
+    times = [at for at, _ in pauses]
+    return 100 * sum(pause for _, pause in pauses) / (max(times) - min(times)) if len(set(times)) > 1 else 0.0
 
 
 def _is_other(path: Path) -> bool:
@@ -161,6 +176,7 @@ def soak(
             found = processes_of(process.pid, home)
             pss = sum(map(pss_of, found)) / GIGABYTE
             living = {"PSS, GB": pss, "processes": len(found), "open files": open_files(found)}
+            living["collecting, % of the time"] = collecting(home / "spark" / GC_LOG)
             sample = {"minute": minute, **living, "backlog": float(backlog[-1].replace(",", "")), **kept(home)}
             if process.poll() is not None or minute > hours * HOUR_S / MINUTE_S - 1:
                 # It is ending.

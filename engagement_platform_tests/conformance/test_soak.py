@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.footprint import MEGABYTE, descendants
-from engagement_platform_tests.conformance.soak import kept, over, processes_of, quarters, verdict
+from engagement_platform_tests.conformance.soak import collecting, kept, over, processes_of, quarters, verdict
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,18 @@ from engagement_platform_tests.conformance.soak import kept, over, processes_of,
 )
 def test_only_what_follows_arrivals_may_grow_and_no_faster_than_they(name: str, found: list[float], says: str) -> None:
     assert verdict(name, found) == says
+
+
+def test_the_share_of_collecting_is_that_of_the_pauses_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "gc.log"
+    assert collecting(log) == 0
+    log.write_text(
+        "[0.010s] Using Serial\n"
+        "[10.000s] GC(0) Pause Young (Allocation Failure) 45M->12M(120M) 500.000ms\n"
+        "[20.500s] GC(1) Pause Full (Metadata GC Threshold) 600M->580M(1014M) 1500.000ms\n"
+    )
+    (tmp_path / "gc.log.0").write_text("[0.500s] GC(0) Pause Young (Allocation Failure) 45M->12M(120M) 0.000ms\n")
+    assert collecting(log) == pytest.approx(10)
 
 
 def test_a_quarter_is_as_high_as_its_highest_sample() -> None:
