@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -63,7 +63,11 @@ def private_file(path: Path) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(descriptor)
     try:
-        with suppress(FileExistsError):
-            path.hardlink_to(temporary)
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        pass
+    except OSError:
+        # A file system without hard links.
+        path.touch(0o600)
     finally:
         Path(temporary).unlink()

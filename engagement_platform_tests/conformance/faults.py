@@ -334,7 +334,7 @@ class Storm:
             "quarantined message": (
                 ((offset, reason, self.messages.refused[offset]) for offset, reason in oracle.quarantined.items()),
                 (
-                    (offset, reason if oracle.quarantined.get(offset) else bool(reason) and "", value)
+                    (offset, reason if oracle.quarantined.get(int(str(offset))) else bool(reason) and "", value)
                     for offset, reason, value in machine.rows("engagement/quarantine", "offset", "reason_code", "value")
                 ),
             ),

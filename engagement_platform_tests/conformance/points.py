@@ -355,6 +355,7 @@ NO_COMMIT: Mapping[str, str] = {
     "cli.layout.doctor": "a page to be looked at",
     "consumers.reading._csv": "into the file that `save` keeps or throws away as a whole",
     "defs.retention.remove_before": "what Dagster keeps of runs that are over, of which each night removes more",
+    "engine.durable_files.private_file": "an empty file",
     "engine.database.reading": "its transaction only reads",
     "lake.jars._resolve": "a cache, whole or absent, and downloaded anew where it is",
     "local.connect.connect_child": _MADE_ANEW,
