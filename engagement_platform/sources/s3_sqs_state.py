@@ -281,6 +281,13 @@ class S3SqsState:
         with writing(self._engine, _lock(stream)) as connection:
             connection.execute(update(FILE).where(ours).values(**now))
 
+    def being_rewritten(self, stream: str) -> set[str]:
+        """Keys of the objects that somebody began to write anew and has not said to be there."""
+        begun = and_(FILE.c.stream == stream, FILE.c.etag.is_(None))
+        query = select(FILE.c.key).join(REWRITTEN, REWRITTEN.c.identity == FILE.c.identity).where(begun)
+        with reading(self._engine) as connection:
+            return set(connection.execute(query).scalars())
+
     def arrived(self, files: Sequence[S3File]) -> list[S3File]:
         """The same objects; those that were written anew with the time at which they had arrived."""
         times: dict[str, str] = {}

@@ -250,7 +250,7 @@ def _fault(own: Machine, scenario: Scenario, program: Program, fault: str) -> st
         if not program.stopped():
             return f"never reached: {program.ended().stderr[-500:]}"
         time.sleep(LEASE_S)
-        rescued = _rescue(own, scenario)
+        rescued = "" if scenario.alone else _rescue(own, scenario)
         program.wake()
         woken = program.ended()
         wrong = Ended(woken.returncode, woken.stderr).wrong

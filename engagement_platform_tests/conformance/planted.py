@@ -32,8 +32,8 @@ _RAISED = re.compile(r"^(?:FAILED|ERROR) [^\s\[]+(?:\[.*\])? - (?:\w+\.)*(\w+)",
 
 @dataclass(frozen=True)
 class Bug:
-    """One patch. test: pytest's id of the test that has to fail with it, and passes without it. error: the class of what
-    it fails with; empty: by an assertion."""
+    """One patch. test: pytest's id of the test that has to fail with it, and passes without it. error: the class of
+    what it fails with; empty: by an assertion."""
 
     name: str
     says: str
@@ -97,6 +97,6 @@ def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
     # Without byte code: a file that is patched twice in a second would be taken for the same.
     command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests]
     # A summary in lines that are not cut off.
-    environment = {**os.environ, "PYTHONPATH": str(copy), "COLUMNS": "1000"}
+    environment = {**os.environ, "PYTHONPATH": str(copy), "COLUMNS": "300"}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, f"{done.stdout}\n{done.stderr}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import SimpleNamespace
@@ -125,6 +125,13 @@ def test_a_run_differs_where_who_takes_over_fails_or_who_wakes_up_ends_otherwise
     monkeypatch.setattr(matrix, "_finish", lambda *_: iter([rescued]))
     sleeper = cast("Program", Sleeper(status, errors))
     assert matrix._fault(own, SCENARIOS[0], sleeper, "stop") == differs
+
+
+def test_nobody_does_the_work_of_one_that_keeps_others_out(monkeypatch: pytest.MonkeyPatch, own: Machine) -> None:
+    monkeypatch.setattr(matrix, "LEASE_S", 0)
+    monkeypatch.setattr(matrix, "_finish", lambda *_: iter([BREAKS]))
+    assert [scenario.name for scenario in SCENARIOS if scenario.alone] == ["consumer"]
+    assert matrix._fault(own, replace(SCENARIOS[0], alone=True), cast("Program", Sleeper(0, "")), "stop") == ""
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,8 @@ def test_what_was_not_committed_comes_again_and_what_was_does_not(lake: PlainLak
     land(lake, "e1", "e2", "e3")
     assert keys(list(lake.changes())) == ["e1", "e2", "e3"], "read, and then it died"
     changes = lake.changes(max_rows=2)
-    first = next(iter(changes))
+    first = next(iter(changes), None)
+    assert first is not None, "what was not committed does not come again"
     changes.commit()
     assert first.position == changes.committed == Position(0, 2)
     land(lake, "e4")

@@ -142,7 +142,8 @@ def test_the_successor_also_closes_commits_that_only_the_former_code_made(url: s
 
 def assert_closed_from(silent: Fence, closed: Sequence[TableTransaction]) -> None:
     """Numbers are drawn in part, so what is closed is every number up to the one before the next holder's."""
-    (one,) = closed
+    assert len(closed) == 1
+    one = closed[0]
     assert (one.table, one.transaction.app_id) == (TABLE, lease_transaction(silent).app_id)
     assert one.transaction.version >= silent.number, "the silent holder's write could still land"
 

@@ -107,8 +107,9 @@ def test_a_segment_that_comes_again_adds_nothing_wherever_it_stopped(
         house.delivery.deliver(segment)
     monkeypatch.undo()
     house.delivery.deliver(segment)
-    (path,) = (house.folder / "events").rglob("*.json.gz")
-    once = path.read_bytes()
+    paths = list((house.folder / "events").rglob("*.json.gz"))
+    assert len(paths) == 1
+    path, once = paths[0], paths[0].read_bytes()
     assert (ids(stored(house.folder)), len(house.rows(VAULT)), len(house.rows(REFUSED))) == (["e-1", "e-2"], 1, 1)
     with closing(sqlite3.connect(copy)) as before, closing(sqlite3.connect(house.spool.path)) as to:
         before.backup(to)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import NoReturn
 
+import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.engine.model import Transaction
@@ -18,8 +20,18 @@ from engagement_platform_tests.files_with import places_with
 CANARY = "bob-canary"
 
 
-def test_bounds_that_spark_keeps_beside_expired_entries_go_with_them(tmp_path: Path) -> None:
-    """Spark writes all files of a version with their least and greatest values into `N.crc`; delta-rs leaves those."""
+def dies(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("ends_before", ["create_checkpoint", "cleanup_metadata", ""])
+def test_bounds_that_spark_keeps_beside_expired_entries_go_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_before: str
+) -> None:
+    """Spark writes all files of a version with their least and greatest values into `N.crc`; delta-rs leaves those.
+
+    Also after a call that ended before it was done.
+    """
     uri, log = MAPPING.uri(str(tmp_path)), Path(MAPPING.uri(str(tmp_path)), "_delta_log")
     plant.create(uri, MAPPING)
     DeltaTable(uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
@@ -35,7 +47,13 @@ def test_bounds_that_spark_keeps_beside_expired_entries_go_with_them(tmp_path: P
         os.utime(path, (old, old))
     DeltaTable(uri).delete("name IS NULL")
     (log / f"{newest + 1:020d}.crc").write_text("of the version of now")
-    checkpoint_log(Place(MAPPING.name, uri, str(tmp_path)), clean=True)
+    place = Place(MAPPING.name, uri, str(tmp_path))
+    if ends_before:
+        with monkeypatch.context() as patched:
+            patched.setattr(DeltaTable, ends_before, dies)
+            with pytest.raises(KeyboardInterrupt):
+                checkpoint_log(place, clean=True)
+    checkpoint_log(place, clean=True)
     kept = {path.name.removesuffix(".crc") for path in log.glob("0*.crc")}
     assert kept == {path.name.removesuffix(".json") for path in log.glob("0*.json")} == {f"{newest + 1:020d}"}
     assert places_with([log], [CANARY.encode()]) == []

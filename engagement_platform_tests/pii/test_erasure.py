@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,6 +22,7 @@ from typer.testing import CliRunner
 
 from engagement_platform.cli import app
 from engagement_platform.engine.model import Transaction
+from engagement_platform.ingest_server import erasing
 from engagement_platform.ingest_server.delivery import Delivered, Delivery
 from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObjects
 from engagement_platform.ingest_server.events import Refused, Sent
@@ -28,6 +30,7 @@ from engagement_platform.ingest_server.intake import Intake
 from engagement_platform.ingest_server.sinks import FolderSink, packed
 from engagement_platform.ingest_server.spool import Spool, connected, spool_folder
 from engagement_platform.ingest_server.spool import stored as stored_in
+from engagement_platform.lake import store_tables
 from engagement_platform.lake.contract import Table
 from engagement_platform.pii.erasure import Erasable, Subject, erase, expire_refused, subject, unattributed
 from engagement_platform.pii.keys import Owner
@@ -285,6 +288,42 @@ def test_an_erasure_that_stopped_in_the_middle_is_done_by_the_same_call(
     assert pipe.values("bob-canary") == []
     erase(pipe.vault, who, [StoredObjects(platform)])
     assert places_with([platform.home], [b"bob-canary"]) == []
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before it", "after it"])
+@pytest.mark.parametrize("commit", ["empty", "write_durably", "unlink", "remove", "purge"])
+def test_an_erasure_that_ends_at_a_commit_is_done_by_the_same_call(
+    pipe: Pipe, platform: Settings, monkeypatch: pytest.MonkeyPatch, commit: str, done: bool
+) -> None:
+    """Of the spool, of an object that has events of others, of one that has none, and of the vault's tables."""
+    pipe.send(*events_of("bob"), *events_of("amy"))
+    pipe.send(event("bob-9", player_id="bob-canary"))
+    pipe.send(*events_of("bob"), *events_of("amy"), deliver=False)
+    owner: Any = {"unlink": Path, "remove": store_tables, "purge": store_tables}.get(commit, erasing)
+    does, who, ended = getattr(owner, commit), subject(pipe.vault, "bob-canary", None), list[str]()
+
+    def dies(*given: Any, **named: Any) -> None:
+        if commit == "unlink" and given[0].suffix != ".gz":
+            does(*given, **named)
+            return
+        if done:
+            does(*given, **named)
+        ended.append(commit)
+        raise KeyboardInterrupt
+
+    def erased() -> list[int]:
+        return [one.left for one in erase(pipe.vault, who, [SpooledRecords(platform), StoredObjects(platform)])[1]]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, commit, dies)
+        with pytest.raises(KeyboardInterrupt):
+            erased()
+    assert ended == [commit]
+    assert set(erased()) == {0}
+    assert places_with([platform.home], [b"bob-canary"]) == []
+    pipe.send()
+    assert ids(stored(pipe.games)) == ["amy-1", "amy-2"] * 2
+    assert len(pipe.values("amy-canary")) == 4
 
 
 def test_from_the_command_line_a_subject_is_erased_and_the_receipt_verified(

@@ -9,6 +9,8 @@ import stat
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -30,7 +32,7 @@ from engagement_platform.ingest_server.sinks import FolderSink, local_folder
 from engagement_platform.ingest_server.spool import Record, RecordKind, Spool, spool_folder
 from engagement_platform.lake import store_tables
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.pii import keys
+from engagement_platform.pii import keys, master
 from engagement_platform.pii import vault as vaults
 from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner, open_pii
@@ -201,6 +203,89 @@ def test_a_rotation_that_stopped_is_finished_by_the_next_which_leaves_no_former_
     master.write_bytes(before)
     with pytest.raises(MasterKeyUnusable, match="is not in"):
         open_vault(platform).keyring.ref("s3")
+
+
+def ended_at_each_commit(monkeypatch: pytest.MonkeyPatch, do: Callable[[int], object]) -> Iterator[int]:
+    """End something immediately before its first commit to the stores, the file of master keys or a table, then after
+    it, before the second and so on, until it comes to its end; which one it was, each time that it ended.
+
+    do: is told which.
+    """
+    for number in count():
+        places = count()
+
+        def passes(number: int = number, places: Iterator[int] = places) -> None:
+            if next(places) == number:
+                raise KeyboardInterrupt
+
+        def observed(does: Callable[..., object], passes: Callable[[], None] = passes) -> Callable[..., object]:
+            def call(*given: Any, **named: Any) -> object:
+                passes()
+                done = does(*given, **named)
+                passes()
+                return done
+
+            return call
+
+        @contextmanager
+        def written(*given: Any, passes: Callable[[], None] = passes) -> Iterator[Any]:
+            passes()
+            with writing(*given) as connection:
+                yield connection
+            passes()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(keys, "writing", written)
+            patched.setattr(master, "write_durably", observed(master.write_durably))
+            for name in ("create", "append", "replace", "purge"):
+                patched.setattr(store_tables, name, observed(getattr(store_tables, name)))
+            try:
+                do(number)
+            except KeyboardInterrupt:
+                pass
+            else:
+                return
+        yield number
+
+
+def test_wherever_a_rotation_ends_everything_opens_and_the_next_one_leaves_no_former_key(
+    vault: Vault, platform: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(vault, 1, [deposit(vault, name, f"e-{name}", f"v-{name}") for name in ("bob", "amy")])
+    ref, file = vault.keyring.ref("bob"), platform.home / "pii" / "master.json"
+    ended = 0
+    for ended in ended_at_each_commit(monkeypatch, lambda _: rotate(open_vault(platform))):
+        fresh = open_vault(platform)
+        assert fresh.keyring.ref("bob") == ref, ended
+        assert [said(fresh, name) for name in ("bob", "amy")] == [
+            [("g1", f"e-{name}", "/emails/0", f"v-{name}")] for name in ("bob", "amy")
+        ], ended
+    assert ended > 12
+    assert len(json.loads(file.read_bytes())["keys"]) == 1
+    with reading(vault.keyring.engine) as connection:
+        wrapped = {row.master_version for table in (PII_KEY, PII_SECRET) for row in connection.execute(select(table))}
+    assert wrapped == {LocalMaster(file).current()}
+    assert vault.keyring.count(Owner(EVERY_GAME, ref)) == 1
+
+
+def test_wherever_the_first_delivery_ends_the_next_has_the_same_keys_and_adds_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refs, ended = dict[int, set[str]](), 0
+
+    def deliver(number: int) -> Vault:
+        """For the first time in a home."""
+        vault = open_vault(Settings(home=tmp_path / f"home {number}"))
+        refs.setdefault(number, set()).add(vault.keyring.ref("bob"))
+        put(vault, 1, [deposit(vault, "bob", "e1", "v1")])
+        return vault
+
+    for ended in ended_at_each_commit(monkeypatch, deliver):
+        vault = deliver(ended)
+        assert len(refs[ended]) == 1, ended
+        assert said(vault, "bob") == [("g1", "e1", "/emails/0", "v1")], ended
+        assert vault.keyring.count(Owner(EVERY_GAME, *refs[ended])) == 1, ended
+    assert ended > 8
 
 
 def once_while_wrapping(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:

@@ -86,10 +86,12 @@ class RawObjects(Erasable):
         """
         gone, self._seen = 0, {}
         with nobody_writes(self.settings, (self.feed.quarantine.name,)) as (lease,):
+            unfinished = self._state.being_rewritten(self.feed.job)
             for file in self._listed():
                 lease.check()
                 found, stays = self._look(file, subject)
-                if not found and not stays:
+                # What an erasure that ended has put there, perhaps with former versions of it.
+                if not found and not stays and file.key not in unfinished:
                     continue
                 self._seen[file.key] = file
                 if not stays and self._is_unread(file):
@@ -148,11 +150,12 @@ class RawObjects(Erasable):
                 done = self._s3.put_object(Bucket=file.bucket, Key=file.key, Body=made, **headers)
         version = done.get("VersionId")
         version = None if version == "null" else version
+        if version is not None:
+            self._remove_versions_before(file, version)
+        # Last, so that the next erasure finds out what was not done to the end.
         self._state.rewritten(
             self.feed.job, replace(file, etag=str(done["ETag"]).strip('"'), size=size, version_id=version)
         )
-        if version is not None:
-            self._remove_versions_before(file, version)
 
     def _remove_versions_before(self, file: S3File, newest: str) -> None:
         with _named_if_refused(file.shown):

@@ -143,28 +143,36 @@ def test_an_erased_player_is_in_no_object_and_other_lines_stand_where_they_stood
 
 
 @pytest.mark.parametrize("has_it", [False, True])
+@pytest.mark.parametrize(("call", "versioned"), [("put_object", False), ("put_object", True), ("delete_object", True)])
 def test_an_erasure_that_stops_at_an_object_is_done_by_the_same_call(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, has_it: bool
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str, versioned: bool, has_it: bool
 ) -> None:
-    """Immediately before S3 has the object that is written anew, or after; no line of it is read twice."""
+    """Immediately before S3 has the object that is written anew or removes its former version, or after; no line of it
+    is read twice, and no version keeps what was erased."""
+    s3, name = bucket.world.s3, bucket.world.bucket
+    if versioned:
+        s3.put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
     bucket.put("a.json", [bucket.event(BOB, "a-1"), amys := bucket.event(AMY, "a-2")])
     bucket.world.run()
     rows, raw, bob = bucket.world.everything(), bucket.raw, Subject(BOB, "ref")
-    put = raw._s3.put_object
+    does = getattr(raw._s3, call)
 
     def dies(**given: Any) -> None:
         if has_it:
-            put(**given)
+            does(**given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(raw._s3, "put_object", dies)
+    monkeypatch.setattr(raw._s3, call, dies)
     with pytest.raises(KeyboardInterrupt):
         raw.erase(bob)
-    assert bucket.raw.erase(bob) == (0 if has_it else 1)
+    assert bucket.raw.erase(bob) == int(call == "put_object" and not has_it)
     assert (bucket.lines("a.json"), bucket.raw.left(bob)) == ([b"", amys], 0)
+    assert len(s3.list_object_versions(Bucket=name)["Versions"]) == 1, "a former version is left"
     bucket.world.run()
     assert bucket.world.everything() == rows
     assert bucket.world.left() == 0
+    again = bucket.raw
+    assert (again.erase(bob), again.objects) == (0, [])
 
 
 def test_what_was_not_read_yet_stays_until_it_was_and_its_other_lines_land(bucket: Bucket) -> None:
