@@ -7,10 +7,8 @@ import os
 import shutil
 import stat
 import zlib
-from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
