@@ -77,7 +77,8 @@ def kept(home: Path) -> Sample:
 
 
 BOUNDED = (
-    "PSS, GB", "collecting, % of the time", "processes", "open files", "data files", "Dagster's databases, MB", "backlog",
+    "PSS, GB", "collecting, % of the time", "processes", "open files", "data files", "Dagster's databases, MB",
+    "backlog",
     "all else in the home, files", "all else in the home, MB",
 )  # fmt: skip
 """Level off: in the last quarter of the run no higher than in the second and in the third, give or take what comes with
