@@ -334,7 +334,8 @@ class Storm:
             "quarantined message": (
                 ((offset, reason, self.messages.refused[offset]) for offset, reason in oracle.quarantined.items()),
                 (
-                    (offset, reason if oracle.quarantined.get(int(str(offset))) else bool(reason) and "", value)
+                    # Where decoding decides, any reason will do.
+                    (offset, reason and (reason if oracle.quarantined.get(int(str(offset))) else ""), value)
                     for offset, reason, value in machine.rows("engagement/quarantine", "offset", "reason_code", "value")
                 ),
             ),

@@ -581,12 +581,12 @@ def watch(observe: Callable[[str], None]) -> None:
         (SparkConnectClient, ("execute_command",)),
         (DeltaTable, ("cleanup_metadata", "create_checkpoint", "create_write_transaction", "delete", "vacuum")),
         (TableOptimizer, ("compact", "z_order")),
+        (os, ("fsync",)),
+        (Path, ("write_text",)),
     ):
         for method in methods:
             setattr(of, method, observed(getattr(of, method)))
     BaseClient._make_api_call = asked(BaseClient._make_api_call)
-    os.fsync = observed(os.fsync)
-    Path.write_text = observed(Path.write_text)
     # Modules that are imported later have it from there.
     deltalake.write_deltalake = written_by_rs = observed(write_deltalake)
     replace(write_deltalake, written_by_rs)

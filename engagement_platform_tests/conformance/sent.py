@@ -6,7 +6,7 @@ import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from engagement_platform_tests.pipelines.games.events import event
 Slice = Sequence[dict[str, Any] | None]
 ORGANIZATIONS, LINES = 40, 6
 NO_EVENT = b"no event"
-_CLEANED = {"trim": str.strip, "lower": str.lower, "upper": str.upper}
+_CLEANED: Mapping[str, Callable[[str], str]] = {"trim": str.strip, "lower": str.lower, "upper": str.upper}
 
 
 @dataclass
@@ -116,6 +116,8 @@ def _own(declared: EventType, number: int) -> dict[str, object]:
 
 def _cleaned(of: EventField, value: object) -> object:
     """A value as its row has it."""
-    for step in of.clean if isinstance(value, str) else ():
-        value = _CLEANED.get(step, str)(str(value))
+    if not isinstance(value, str):
+        return value
+    for step in of.clean:
+        value = _CLEANED.get(step, str)(value)
     return value

@@ -215,7 +215,7 @@ def test_what_is_killed_after_its_job_was_done_has_met_nobody(
         killed.append(kind)
         say(*ends)
 
-    ends = [{"done": GAMES}, {"idle": True}]
+    ends: list[dict[str, object]] = [{"done": GAMES}, {"idle": True}]
     say({"at": GAMES, "why": PROCESS}, *(ends if done else []))
     fault = {"kind": PROCESS, "job": GAMES, "point": "finalized", "does": "pass", "seconds": 0.0}
     events = jobs.run([GAMES], [fault], happens)

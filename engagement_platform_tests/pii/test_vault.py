@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from engagement_platform.cli import app
 from engagement_platform.engine.database import reading, writing
+from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.ingest_server.sinks import FolderSink, local_folder
@@ -234,7 +235,7 @@ def ended_at_each_commit(monkeypatch: pytest.MonkeyPatch, do: Callable[[int], ob
 
         with monkeypatch.context() as patched:
             patched.setattr(keys, "writing", written)
-            patched.setattr(master, "write_durably", observed(master.write_durably))
+            patched.setattr(master, "write_durably", observed(write_durably))
             for name in ("create", "append", "replace", "purge"):
                 patched.setattr(store_tables, name, observed(getattr(store_tables, name)))
             try:
