@@ -344,11 +344,7 @@ class Storm:
                 ((*key, version) for key, version in self.watcher.mirror.items()),
             ),
         }  # fmt: skip
-        for name, uri in self.tables.items():
-            columns = ["event_id", "source_object", "source_line", "event_ts", "player_id", *registry()[name].fields]
-            rows = DeltaTable(uri).to_pyarrow_table(columns=columns).to_pylist()
-            sent = ((*row, *self.objects.columns[row[0]].values()) for row in self._of_objects(name))
-            found[name] = sent, (tuple(row[column] for column in columns) for row in rows)
+        found |= {name: self.events(name) for name in self.tables}
         rows = DeltaTable(QUARANTINE.uri(self.lake)).to_pyarrow_table().to_pylist()
         refused = (("", row["source_object"], row["source_line"], row["reason_code"], row["value"]) for row in rows)
         broken = ((*row, "not_json", NO_EVENT) for row in self._of_objects("quarantine"))
@@ -359,6 +355,13 @@ class Storm:
             lost, doubled = differences(expected, there)
             outcome.lost += [f"{what} {row}" for row in lost]
             outcome.doubled += [f"{what} {row}" for row in doubled]
+
+    def events(self, name: str) -> tuple[list[Any], list[Any]]:
+        """Rows that a table of events has to have, and those that it has."""
+        columns = ["event_id", "source_object", "source_line", "event_ts", "player_id", *registry()[name].fields]
+        rows = DeltaTable(self.tables[name]).to_pyarrow_table(columns=columns).to_pylist()
+        sent = [(*row, *self.objects.columns[row[0]].values()) for row in self._of_objects(name)]
+        return sent, [tuple(row[column] for column in columns) for row in rows]
 
     def _of_objects(self, kind: str) -> Iterator[tuple[str, str, int]]:
         return ((event, _url(key), line) for event, key, line in self.objects.rows.get(kind, ()))

@@ -6,8 +6,10 @@ import gzip
 import random
 import shutil
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from engagement_platform.local.aws import BUCKET
 from engagement_platform.pipelines.games.decoding import Event as Decoded
 from engagement_platform.pipelines.games.decoding import EventLimits, event_decoder
 from engagement_platform.pipelines.games.registry import registry
@@ -118,6 +121,27 @@ def test_every_event_that_is_sent_becomes_what_its_row_has_to_say() -> None:
                 assert (decoded.code, line) == ("not_json", NO_EVENT)
     ids = [event for event, *_ in objects.rows["purchase"]]
     assert len({objects.columns[event]["quantity"] for event in ids}) > len(ids) / 2, "rows that were swapped are seen"
+
+
+def test_a_value_in_the_row_of_another_event_is_seen(tmp_path: Path) -> None:
+    objects, types = Objects(("login", "purchase"), random.Random(1)), ("login", "purchase")
+    objects.slice(20)
+    storm: Any = SimpleNamespace(objects=objects, tables={name: str(tmp_path / name) for name in types})
+    storm._of_objects = partial(Storm._of_objects, storm)
+
+    def written(name: str, change: Mapping[str, object]) -> None:
+        rows = [
+            {"event_id": event, "source_object": f"s3://{BUCKET}/{key}", "source_line": line, **objects.columns[event]}
+            for event, key, line in objects.rows[name]
+        ]
+        rows[0] |= change
+        write_deltalake(tmp_path / name, pa.Table.from_pylist(rows), mode="overwrite")
+
+    for name in types:
+        written(name, {})
+    assert [differences(*Storm.events(storm, name)) for name in types] == [([], [])] * 2
+    written("purchase", {"quantity": 99_999})
+    assert [list(map(len, differences(*Storm.events(storm, name)))) for name in types] == [[0, 0], [1, 1]]
 
 
 def test_messages_that_have_to_be_refused_are_kept_whole() -> None:
