@@ -16,7 +16,7 @@ ERROR, WARN = dg.AssetCheckSeverity.ERROR, dg.AssetCheckSeverity.WARN
 
 REPORT_AGAIN_AFTER = timedelta(minutes=5)
 """Changes are reported at once, unchanged results this often, so that the history of a check stays readable."""
-_NO_MARKDOWN = re.compile(r"(?i)(?!\d+[.)])(?!.*(?:://|www\.|\b_|_\b))[A-Za-z0-9(][\w .,;:()'\"`%/=?+-]*")
+_NO_MARKDOWN = re.compile(r"(?i)(?!\d+[.)])(?!.*(?:://|www\.|\b_|_\b))[A-Za-z0-9(][\w .,;:()'\"`%/=?+\u2013\u2026-]*")
 """Sentences in which markdown finds at most code between backticks: a line of words."""
 _LOOK_BACK = 10
 """A check that is under way, or whose run died, has its result some records back."""

@@ -108,7 +108,7 @@ def test_a_failed_check_arrives_once_and_so_does_its_end(world: World) -> None:
         ("warning", "[warning] engagement/data: small_files failed"),
     ]
     lines = world.receiver.arrived[0]["message"].splitlines()
-    assert lines[0] == "It is <late>. Look at the sensors."
+    assert lines[0] == "` It is <late> `. Look at the sensors."
     assert lines[2] == "asset check: check/engagement/data/fresh"
     assert lines[3].startswith("asset: engagement/data, check: fresh")
     world.check("fresh", passed=True)

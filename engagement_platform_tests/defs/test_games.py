@@ -102,7 +102,7 @@ def test_a_queue_that_does_not_answer_warns_and_none_at_all_passes(tmp_path: Pat
     queue = settings.games.model_copy(update={"queue_url": "http://127.0.0.1:1/q"})
     down = games.fresh(Waiting(settings.model_copy(update={"games": queue})), feed, now)
     assert (down.passed, down.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert str(down.description).startswith("Nobody can tell: ")
+    assert str(down.description).startswith("` Nobody can tell: ")
 
 
 def test_a_run_tells_of_the_tables_that_it_wrote_and_a_past_day_is_replayed(
