@@ -27,9 +27,9 @@ HISTORY = timedelta(weeks=4)
 # What went on for longer than a day is how the game does now.
 JUDGED = timedelta(days=1)
 # What came before, by which a level is known.
+_LEAD = (LEVEL_MINUTES + max(WINDOWS) + 1) * MINUTE
 _NAME = re.compile(r"(?!.*\.[^\W\d_])[\w .+-]{1,64}")
 """Names of changes that an alert shows: receivers make links and calls for attention of other texts."""
-_LEAD = (LEVEL_MINUTES + max(WINDOWS) + 1) * MINUTE
 
 
 @dataclass(frozen=True)
