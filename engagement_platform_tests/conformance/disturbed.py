@@ -13,7 +13,7 @@ import sys
 from contextlib import nullcontext
 
 from engagement_platform.lake.commit_lock import commit_lock
-from engagement_platform_tests.conformance.points import replace, watch
+from engagement_platform_tests.conformance.passed import replace, watch
 
 _PRINTED = "point: "
 

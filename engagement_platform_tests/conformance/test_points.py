@@ -6,19 +6,10 @@ import ast
 
 import pytest
 
-from engagement_platform_tests.conformance.points import (
-    ELSEWHERE,
-    HELPERS,
-    IN_THE_MATRIX,
-    NO_COMMIT,
-    commits,
-    committing,
-    functions,
-)
+from engagement_platform_tests.conformance.committing import commits, committing, functions
+from engagement_platform_tests.conformance.points import ELSEWHERE, HELPERS, IN_THE_MATRIX, LISTED, NO_COMMIT
 from engagement_platform_tests.conformance.scenarios import SCENARIOS
 from engagement_platform_tests.docs.pages import TESTS, tree
-
-LISTED = [*IN_THE_MATRIX, *(point for each in ELSEWHERE for point in each.points)]
 
 
 def test_every_function_that_commits_is_listed_and_every_listed_one_commits() -> None:

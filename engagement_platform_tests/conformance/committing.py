@@ -1,0 +1,151 @@
+"""Finds the functions of the product that commit, by what they call."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from engagement_platform_tests.conformance.points import HELPERS, NO_COMMIT
+from engagement_platform_tests.docs.pages import PACKAGE, modules, tree
+
+_CALLED = {
+    "writing", "_alone", "_writing", "_transaction", "save_under", "write_deltalake", "convert_to_deltalake",
+    "fsync", "replacing", "write_durably",
+}  # fmt: skip
+"""Functions, of whatever module, that commit."""
+OUTSIDE = {
+    "copy_object": "CopyObject",
+    "delete_message": "DeleteMessage",
+    "delete_message_batch": "DeleteMessageBatch",
+    "delete_object": "DeleteObject",
+    "delete_objects": "DeleteObjects",
+    "put_object": "PutObject",
+    "put_record_batch": "PutRecordBatch",
+    "send_message": "SendMessage",
+    "send_message_batch": "SendMessageBatch",
+    "upload_file": "PutObject",
+    "upload_fileobj": "PutObject",
+}
+"""Methods of boto3 that commit, called or named -> what boto3 calls them below."""
+_METHODS = {
+    "insertInto", "mergeInto", "save", "saveAsTable", "sql", "toTable", "writeTo",
+    "executeCompaction", "executeZOrderBy", "restoreToTimestamp", "restoreToVersion",
+    "cleanup_metadata", "create_checkpoint", "create_write_transaction",
+    "produce", "rename", "unlink", "write_bytes", "write_table", "write_text", *OUTSIDE,
+}  # fmt: skip
+"""Methods, of whatever object, that commit: Spark's, those that only delta-rs, Kafka's client or boto3 has, those of
+paths and of Parquet's writer."""
+_OTHERWISE: Mapping[str, Callable[[ast.Call], bool]] = {
+    # An SQLAlchemy engine's or connection's; stores and cursors are told what begins.
+    "begin": lambda call: not call.args and not call.keywords,
+    # A path's, or `os.replace`; that of a text has two arguments, those of times and records have names.
+    "replace": lambda call: not call.keywords and (len(call.args) == 1 or ast.unparse(call.func) == "os.replace"),
+    # Spark's MERGE ends with a call without arguments, which no other `merge` has.
+    "merge": lambda call: not call.args and not call.keywords,
+}
+"""Methods that commit only if they are called like this."""
+_OF_A_TABLE = {"alter", "create", "delete", "merge", "optimize", "repair", "restore", "update", "vacuum"}
+"""Names that mean one of a `DeltaTable`, and something else of other things."""
+_OF_A_PART = {("optimize", "compact"), ("optimize", "z_order")}
+_OPENS = ("DeltaTable", "open_log(")
+_READS = ("SHOW", "DESCRIBE")
+
+
+def commits() -> set[str]:
+    """The functions of the product that commit, found by what they call."""
+    return _of_the_product(committing) - set(NO_COMMIT) - HELPERS
+
+
+def functions() -> set[str]:
+    """Every function of the product."""
+    return _of_the_product(lambda module: {name for name, *_ in _functions(module)})
+
+
+def _of_the_product(of: Callable[[ast.Module], set[str]]) -> set[str]:
+    return {
+        f"{path.relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.').removesuffix('.__init__')}.{function}"
+        for path in modules()
+        for function in of(tree(path))
+    }
+
+
+def committing(module: ast.Module) -> set[str]:
+    """The functions of a module that commit, those of a class as `Class.function`."""
+    found = _functions(module)
+    return {name for name, function, kept in found if any(map(_commits(function, kept), ast.walk(function)))}
+
+
+def _functions(
+    node: ast.AST, within: str = "", kept: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, ast.AST, frozenset[str]]]:
+    """Every function, with what is inside of it, and the tables that its class keeps in attributes; what a module does
+    outside of them is `<module>`."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{within}{child.name}", child, kept
+        elif isinstance(child, ast.ClassDef):
+            yield from _functions(child, f"{within}{child.name}.", _attributes(child))
+        elif isinstance(child, ast.stmt):
+            yield f"{within}<module>", child, kept
+
+
+def _attributes(of: ast.ClassDef) -> frozenset[str]:
+    """The attributes in which a class keeps a `DeltaTable`, by its methods and its own annotations."""
+    names = {name for statement in of.body for name in _tables(statement)}
+    declared = {each.target for each in of.body if isinstance(each, ast.AnnAssign)}
+    own = {f"self.{target.id}" for target in declared if isinstance(target, ast.Name) and target.id in names}
+    return frozenset(own | {name for name in names if name.startswith("self.")})
+
+
+def _commits(function: ast.AST, kept: frozenset[str]) -> Callable[[ast.AST], bool]:
+    """Whether something in a function commits. kept: tables that it has without saying so."""
+    tables = _tables(function) | kept
+
+    def commits(node: ast.AST) -> bool:
+        match node:
+            case ast.Attribute(attr="writeStream"):
+                return True
+            case ast.Call(args=[ast.Constant(name), *_]) if name in OUTSIDE:
+                return True
+            case ast.Call(func=ast.Name(name)):
+                return name in _CALLED
+            case ast.Call(func=ast.Attribute(of, name)):
+                return not _reads(node) and (name in _CALLED | _METHODS or _is_of_a_table(of, name, node, tables))
+        return False
+
+    return commits
+
+
+def _reads(call: ast.Call) -> bool:
+    """Whether it is a statement, or a trial, that changes nothing."""
+    said = [ast.unparse(each).lstrip("f'\"").upper() for each in call.args]
+    return any(each.startswith(_READS) for each in said) or "dry_run=True" in map(ast.unparse, call.keywords)
+
+
+def _is_of_a_table(of: ast.expr, name: str, call: ast.Call, tables: Collection[str]) -> bool:
+    part = of.attr if isinstance(of, ast.Attribute) else ""
+    if (part, name) in _OF_A_PART or (name in _OTHERWISE and _OTHERWISE[name](call)):
+        return True
+    # `table.alter.add_columns()` is of the table, too.
+    return not _OF_A_TABLE.isdisjoint({name, part}) and _is_table(of, tables)
+
+
+def _tables(function: ast.AST) -> set[str]:
+    """The names by which a function has a `DeltaTable`, among its arguments and what it assigns."""
+    found = set[str]()
+    for node in ast.walk(function):
+        match node:
+            case ast.arg(arg=name, annotation=ast.expr() as what) if "DeltaTable" in ast.unparse(what):
+                found.add(name)
+            case ast.Assign(targets=targets, value=value) if _is_table(value, found):
+                found |= {ast.unparse(target) for target in targets}
+            case ast.AnnAssign(target=target, annotation=what) if "DeltaTable" in ast.unparse(what):
+                found.add(ast.unparse(target))
+            case ast.NamedExpr(target=target, value=value) if _is_table(value, found):
+                found.add(ast.unparse(target))
+    return found
+
+
+def _is_table(value: ast.AST, tables: Collection[str]) -> bool:
+    said = ast.unparse(value)
+    return any(each in said for each in _OPENS) or any(f"{said}.".startswith(f"{each}.") for each in tables)
