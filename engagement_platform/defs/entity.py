@@ -102,7 +102,7 @@ class EntityParts:
         )
         def base(context: dg.AssetExecutionContext, platform: Platform) -> Iterator[dg.AssetCheckResult]:
             context.log.info(f"Moving changes: {context.run.tags.get(WHY, 'launched by hand')}")
-            self.moves.run(context, platform, until_idle=True)
+            self.moves.run(context, platform, once=True)
             # A plain function's None would be one more materialization, without figures.
             yield from ()
 

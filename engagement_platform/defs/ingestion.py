@@ -85,9 +85,11 @@ def drained(
     job: MicroBatchJob[Any],
     *,
     until_idle: bool = False,
+    once: bool = False,
     interval: timedelta = timedelta(0),
 ) -> Iterator[tuple[date, BatchReport]]:
-    """Batch after batch, each with the day of its ingestion. until_idle: ends as soon as nothing waits.
+    """Batch after batch, each with the day of its ingestion. until_idle: ends as soon as nothing waits. once: that
+    soon, and after the first batch that it has planned, as `DrainPolicy.once` says.
 
     Otherwise by the settings of `drain`, and when a run that was launched by hand waits for the pool. interval: between
     the beginnings of two batches at least, where that is longer than `drain.min_batch_interval`; the setting at zero
@@ -95,8 +97,8 @@ def drained(
     """
     asked = opened.settings.drain
     policy = (
-        DrainPolicy(idle_timeout=timedelta(0), max_duration=asked.max_duration)
-        if until_idle
+        DrainPolicy(idle_timeout=timedelta(0), max_duration=asked.max_duration, once=once)
+        if until_idle or once
         else drain_policy(context, opened, interval)
     )
     try:
@@ -160,11 +162,11 @@ class Drain:
             return looked.announced(declared, datetime.now(UTC)).backlog
         return looked.backlog(self.job, declared.topic if declared else None)
 
-    def run(self, context: Context, platform: Platform, *, until_idle: bool = False) -> None:
-        """Batch after batch, with events for the tables. until_idle: see `drained`."""
+    def run(self, context: Context, platform: Platform, *, once: bool = False) -> None:
+        """Batch after batch, with events for the tables. once: see `drained`."""
         with platform.open(self.job) as opened:
             job = self.build(opened, callbacks_of(context))
-            batches = drained(context, opened, job, until_idle=until_idle, interval=self.interval)
+            batches = drained(context, opened, job, once=once, interval=self.interval)
             Recorder(context, self.tables, opened).add_all(batches)
 
     def result(self, reports: Sequence[BatchReport], refused: str | None = None) -> dg.AssetCheckResult | None:

@@ -68,8 +68,10 @@ def apply_mutations() -> None:
 
 @dg.op(pool=MOVES.pool, retry_policy=TRIED_AGAIN)
 def rematerialize(context: dg.OpExecutionContext, platform: Platform) -> None:
-    """All pending changes, moved into the Data Table and the mapping."""
-    MOVES.run(context, platform, until_idle=True)
+    """All changes that pend when it begins, moved into the Data Table and the mapping."""
+    # What comes meanwhile waits for the next run: moved at once, each half minute's changes would write the tables anew
+    # for as long as requests come, and batches of engagements would wait for each of these.
+    MOVES.run(context, platform, once=True)
 
 
 @dg.job

@@ -33,6 +33,9 @@ class DrainPolicy:
     """A batch begins at the earliest this long after the one before, unless that one was full. Zero: at once."""
     gives_way: Callable[[], bool] = field(default=lambda: False)
     """Asked after each batch and look: True ends the run, since another run waits for what it holds."""
+    once: bool = False
+    """Ends after the first batch that the run has planned itself: for a job each of whose batches takes all that waits,
+    so that what comes meanwhile waits for the next run."""
 
 
 def pause_s(min_interval_s: float, took_s: float) -> float:
@@ -50,7 +53,7 @@ def pause_after(failures: int, longest_s: float) -> float:
 
 
 def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
-    """Runs batches until the source was idle for `idle_timeout`, `max_duration` is over, or the policy gives way.
+    """Runs batches until the source was idle for `idle_timeout`, `max_duration` is over, or the policy ends it.
 
     The job's lease is held meanwhile. A batch that was begun is always finished. Raises what a batch raises.
     """
@@ -64,7 +67,7 @@ def drain(job: MicroBatchJob[W], policy: DrainPolicy) -> Iterator[BatchReport]:
             if report is not None:
                 idle_since = None
                 yield report
-                if policy.gives_way():
+                if (policy.once and not report.replayed) or policy.gives_way():
                     return
                 if not job.limits.is_full(report.counts):
                     time.sleep(pause_s(policy.min_batch_interval.total_seconds(), time.monotonic() - began))

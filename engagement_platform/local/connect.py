@@ -64,6 +64,7 @@ def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = M
         # of all pipelines the heap was full of these, and a batch took four times as long. It takes no longer without
         # (5.6 CPU seconds, 6.4 with them).
         "spark.connect.session.planCache.maxSize": "0",
+        "spark.python.daemon.module": "engagement_platform.local.python_daemon",
         **server_conf(settings),
         "spark.connect.grpc.binding.address": LOCALHOST,
         "spark.connect.grpc.binding.port": str(settings.embedded.connect_port),

@@ -57,7 +57,7 @@ class EmbeddedKafka:
         logging = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
         # pyspark's log4j first: a newer slf4j than the broker's own, and one with a backend.
         class_path = ":".join(map(str, [*logging_jars(), *jars]))
-        java = (str(find_java()), "-Xmx512m", *quick, "-XX:+ExitOnOutOfMemoryError", logging, "-cp", class_path)
+        java = (str(find_java()), "-Xmx256m", *quick, "-XX:+ExitOnOutOfMemoryError", logging, "-cp", class_path)
         self._java = java
 
     def child(self, topics: Mapping[str, int] | None = None) -> Child:
@@ -144,6 +144,8 @@ class EmbeddedKafka:
             "replica.fetch.max.bytes": LARGEST_MESSAGE_BYTES,
             "log.retention.hours": RETENTION_HOURS,
             "log.segment.bytes": 128 * 1024 * 1024,
+            # Of the heap, at the start: by default 128 MB, for compacted topics, which are consumers' offsets here.
+            "log.cleaner.dedupe.buffer.size": 8 * 1024 * 1024,
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 1,
             "transaction.state.log.replication.factor": 1,

@@ -192,6 +192,18 @@ def test_a_drain_ends_after_the_batch_in_which_somebody_began_to_wait(world: Wor
     assert batches(drain(world.job(INGEST, DATA, batches=3), policy)) == [f"{INGEST} batch {n}" for n in (0, 1)]
 
 
+def test_a_run_whose_batches_take_all_that_waits_leaves_to_the_next_what_comes_meanwhile(world: World) -> None:
+    once = replace(AT_ONCE, once=True)
+    assert batches(drain(world.job(INGEST, DATA, batches=3), once)) == [f"{INGEST} batch 0"]
+    assert batches(drain(world.job(INGEST, DATA, batches=3), once)) == [f"{INGEST} batch 1"]
+
+
+def test_a_run_that_finishes_a_batch_of_another_one_makes_its_own_too(world: World) -> None:
+    world.stop_in_the_middle(world.job(INGEST, DATA), JobState.RUNNING)
+    finished = drain(world.job(INGEST, DATA, batches=3), replace(AT_ONCE, once=True))
+    assert batches(finished) == [f"{INGEST} batch {n}" for n in (0, 1)]
+
+
 def test_a_drain_that_has_nothing_to_do_ends_when_somebody_waits(world: World) -> None:
     waits = iter([False, True])
     policy = DrainPolicy(idle_timeout=timedelta(minutes=5), poll=timedelta(0), gives_way=lambda: next(waits))

@@ -92,6 +92,9 @@ def wait_until(happened: Callable[[], bool], what: str, within_s: float = WITHIN
         time.sleep(0.1)
 
 
+DAEMON = b"local.python_daemon"
+
+
 def python_daemons() -> int:
     """Daemons of Python workers below Connect servers that this process has started."""
     parents, commands = {}, {}
@@ -109,10 +112,10 @@ def python_daemons() -> int:
     def is_ours(pid: int) -> bool:
         line = list(above(pid))
         # Workers are forks of their daemon, under the same command line.
-        fork = b"pyspark.daemon" in commands.get(parents[pid], b"")
+        fork = DAEMON in commands.get(parents[pid], b"")
         return not fork and os.getpid() in line and any(b"connect_server.py" in commands[one] for one in line)
 
-    return sum(b"pyspark.daemon" in command and is_ours(pid) for pid, command in commands.items())
+    return sum(DAEMON in command and is_ours(pid) for pid, command in commands.items())
 
 
 def test_thirty_runs_of_a_job_have_one_session_and_all_jobs_one_daemon(server: Server) -> None:

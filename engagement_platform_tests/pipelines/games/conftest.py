@@ -55,7 +55,7 @@ class World:
         )
         self.stores = open_stores(self.settings)
         self.types = registry()
-        if "://" not in self.settings.lake:
+        if self.spark and "://" not in self.settings.lake:
             # Copied here, while a process of a test's own would make all thirty.
             Lake(spark, self.settings).ensure(*Feed(GROUP, self.types).tables)
 
