@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from engagement_platform.cli.common import Json, print_json, subject_id
+from engagement_platform.cli.common import Json, print_json, print_table, subject_id
 
 if TYPE_CHECKING:
     from engagement_platform.ingest_server.keys import IngestKeys
@@ -51,8 +51,13 @@ def list_keys(as_json: Json = False) -> None:
          "revoked": key.revoked_ts.isoformat() if key.revoked_ts else None}
         for key in _keys().all()
     ]  # fmt: skip
-    lines = [f"{row['key_id']}  {row['game']}  {row['revoked'] or 'valid'}" for row in rows]
-    typer.echo(json.dumps({"keys": rows}) if as_json else "\n".join(lines) or "There are no keys.")
+    if as_json:
+        typer.echo(json.dumps({"keys": rows}))
+    elif rows:
+        shown = [(row["key_id"], row["game"], row["revoked"] or "valid") for row in rows]
+        print_table(("key", "game", "revoked"), shown)
+    else:
+        typer.echo("There are no keys.")
 
 
 @keys.command()

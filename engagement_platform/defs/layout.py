@@ -14,7 +14,7 @@ import dagster as dg
 from engagement_platform.defs.evaluations import CheckResult, newest_results, report
 from engagement_platform.defs.layout_results import LAYOUT, VERSION, Examined, health_metadata, layout_result
 from engagement_platform.defs.platform import Platform, bound_platform
-from engagement_platform.defs.sensors import Answer, recent_runs, schedule, sensor, too_soon
+from engagement_platform.defs.sensors import RETRIED, TRIED_AGAIN, Answer, recent_runs, schedule, sensor, too_soon
 from engagement_platform.defs.specs import MAINTENANCE, engagement_specs, key_of, request_specs
 from engagement_platform.lake import log
 from engagement_platform.maintenance.layout.delta_log import moved_on
@@ -141,6 +141,7 @@ def examined_version(last: CheckResult | None) -> int | None:
     key=HEALTH,
     group_name=MAINTENANCE,
     kinds={"deltalake"},
+    retry_policy=TRIED_AGAIN,
     description="Health of the file layout of all tables: figures over time, findings, and a report as one HTML page. "
     "Materializing it also evaluates the layout check of every table. Reads logs only and changes nothing.",
 )
@@ -173,6 +174,7 @@ examine_layout = dg.define_asset_job(
     "examine_layout",
     selection=dg.AssetSelection.assets(layout_health).without_checks(),
     description="Examine all tables, write the report, and evaluate the layout check of every table.",
+    tags=RETRIED,
 )
 
 

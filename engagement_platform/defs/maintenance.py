@@ -15,7 +15,7 @@ import dagster as dg
 from engagement_platform.defs.batches import Metadata, rows_table
 from engagement_platform.defs.materialization_events import Context
 from engagement_platform.defs.platform import Platform, open_spark
-from engagement_platform.defs.sensors import TRIED_AGAIN, Answer, schedule, sensor
+from engagement_platform.defs.sensors import RETRIED, TRIED_AGAIN, Answer, schedule, sensor
 from engagement_platform.defs.specs import MAINTENANCE, column_schema, key_of
 from engagement_platform.errors import PlatformError
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY
@@ -35,9 +35,6 @@ MAX_PARTITIONS = 100_000
 
 SHOWN = 50
 """Rows of a table in a run's page."""
-
-RETRIED = {"dagster/max_retries": "1"}
-"""Tag of jobs that are launched by the clock: a run that died is launched once more."""
 
 _REFUSED = re.compile(r"%|\.(?=\.\.)")
 

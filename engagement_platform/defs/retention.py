@@ -12,9 +12,8 @@ from typing import Any
 import dagster as dg
 import sqlalchemy as sa
 
-from engagement_platform.defs.maintenance import RETRIED
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import TRIED_AGAIN, schedule
+from engagement_platform.defs.sensors import RETRIED, TRIED_AGAIN, schedule
 
 ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 

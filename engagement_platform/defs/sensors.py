@@ -33,6 +33,8 @@ Results = Callable[[Waiting], Sequence[dg.AssetCheckResult]]
 
 TRIED_AGAIN = dg.RetryPolicy(max_retries=2, delay=30, backoff=dg.Backoff.EXPONENTIAL)
 """Of maintenance and moves: a lease that another run holds, or a store that is away, is there again in a minute."""
+RETRIED = {"dagster/max_retries": "1"}
+"""Tag of jobs that are launched by the clock: a run that died is launched once more."""
 
 
 def is_automatic() -> bool:

@@ -140,9 +140,10 @@ def test_a_project_of_dagsters_own_tools_mounts_the_platform_beside_its_assets(t
     script = """
 import datetime, pyarrow
 from deltalake import write_deltalake
+from engagement_platform.lake.engagement import data_table
 from engagement_platform.settings import Settings
-days = [datetime.date(2025, 3, day) for day in (1, 1, 2)]
-write_deltalake(f"{Settings().lake}/engagement/data", pyarrow.table({"event_date": days}))
+data, days = data_table("liquid"), [datetime.date(2025, 3, day) for day in (1, 1, 2)]
+write_deltalake(data.uri(Settings().lake), pyarrow.table(dict.fromkeys(data.column_names, days)))
 import dagster as dg, shop.definitions
 made = shop.definitions.defs()
 graph = made.resolve_asset_graph()
