@@ -39,10 +39,10 @@ NAME, COMMAND = "footprint", "make bench-footprint ARGS=--page=docs/performance.
 HOUR_S, MEGABYTE, GIGABYTE = 3600.0, 1e6, 1e9
 RUN = "run of Dagster"
 _KINDS = {
-    "connect_server.py": "Spark server", "pyspark.daemon": "Python workers of Spark",
-    "pyspark/daemon": "Python workers of Spark", "kafka.Kafka": "broker", "multiprocessing.spawn": RUN,
+    "connect_server.py": "Spark server", "local.python_daemon": "Python workers of Spark", "kafka.Kafka": "broker",
+    "multiprocessing.spawn": RUN,
     "dagster api grpc": "code server", "dagster-daemon": "daemon of Dagster", "local.webserver": "webserver of Dagster",
-    "cli produce": "sample traffic", "moto.server": "emulator of S3 and SQS", "cli ingest-server": "ingest server",
+    "cli produce": "sample traffic", "local.emulator": "emulator of S3 and SQS", "cli ingest-server": "ingest server",
 }  # fmt: skip
 """A part of the command line -> kind of process; the first that matches."""
 _BACKLOG = re.compile(r"backlog ([\d,]+)")
