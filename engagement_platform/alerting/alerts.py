@@ -265,7 +265,7 @@ class Alerts:
 
     @cached_property
     def _database(self) -> Engine:
-        """With the table, which is looked for once: whoever judges games asks for each of them, each minute."""
+        """With the table, which is looked for once: what judges games asks for each of them, each minute."""
         # Not in the constructor: a database that is down then must not stop a run, either.
         ensure_tables(self._engine, _METADATA)
         return self._engine

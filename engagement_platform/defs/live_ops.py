@@ -112,7 +112,7 @@ def judging(context: dg.AssetExecutionContext | dg.OpExecutionContext, settings:
     """What a run that ingests events calls after each batch: judges games in its process, at most once a minute.
 
     Materializes the asset every `dagster.report_interval`. Does nothing without `live_ops.automatic`. Never raises:
-    what cannot be judged is said in the run's log, and keeps no event from being ingested.
+    what cannot be judged is logged by the run, and keeps no event from being ingested.
     """
     if not settings.live_ops.automatic:
         return lambda: None
@@ -165,7 +165,7 @@ def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
 
 
 def _judged(instance: dg.DagsterInstance) -> float:
-    """When a run said last what it judged, Unix time; 0.0: none has."""
+    """When a run last reported what it judged, Unix time; 0.0: none has."""
     event = instance.get_latest_materialization_event(LIVE_OPS)
     return event.timestamp if event else 0.0
 

@@ -34,7 +34,7 @@ class Figures:
         )
 
     def gauge(self, name: str, what: str, ask: Callable[[], float]) -> None:
-        """One more figure, which is asked for when somebody reads them."""
+        """One more figure, which is asked for when they are read."""
         Gauge(name, what, registry=self._registry).set_function(ask)
 
     def text(self) -> bytes:

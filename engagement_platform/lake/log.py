@@ -274,7 +274,7 @@ def tables_anywhere(root: str) -> list[str]:
                 yield from below(f"{name}/{folder}")
 
     stray = (name for group in _folders(filesystem, path) for name in below(group))
-    # A group stays one, whoever put a table into its place.
+    # A group stays one, whichever program put a table into its place.
     return sorted({*tables(root), *stray})
 
 

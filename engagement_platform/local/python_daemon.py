@@ -1,4 +1,4 @@
-"""The process from which the embedded Spark server forks its Python workers: it has imported what each would import.
+"""The process from which the embedded Spark server forks its Python workers: it has imported most of what they need.
 
 The server starts one for each kind of worker, as `spark.python.daemon.module`. Spark's own imports nothing before it
 forks, for fear of threads; those that numpy's OpenBLAS, pyarrow and its jemalloc start have handlers for that.

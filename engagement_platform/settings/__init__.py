@@ -149,7 +149,7 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"others can enter {folder} (mode {mode:o}), which holds keys and personal data; chmod 700 it, {meant}"
             )
-        # Its owner could read, and replace, the keys that somebody else, such as root, puts there.
+        # Its owner could read, and replace, the keys that another user, such as root, puts there.
         if found.st_uid not in (os.geteuid(), 0):
             raise ValueError(
                 f"{folder}, which holds keys and personal data, is of user {found.st_uid}; chown it, {meant}"

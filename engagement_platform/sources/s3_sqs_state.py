@@ -282,7 +282,7 @@ class S3SqsState:
             connection.execute(update(FILE).where(ours).values(**now))
 
     def being_rewritten(self, stream: str) -> set[str]:
-        """Keys of the objects that somebody began to write anew and has not said to be there."""
+        """Keys of the objects whose rewriting has begun and is not recorded as done."""
         begun = and_(FILE.c.stream == stream, FILE.c.etag.is_(None))
         query = select(FILE.c.key).join(REWRITTEN, REWRITTEN.c.identity == FILE.c.identity).where(begun)
         with reading(self._engine) as connection:
