@@ -111,13 +111,25 @@ def _classic_spark(settings: Settings, app_name: str) -> LazyPySparkResource:
     from dagster_pyspark import LazyPySparkResource
 
     from engagement_platform.lake.jars import find_java, spark_jars
-    from engagement_platform.lake.session import classic_conf
+    from engagement_platform.lake.session import classic_conf, start_jvm
+
+    class OfPlatform(LazyPySparkResource):
+        """One whose configuration is not on a command line."""
+
+        @property
+        def spark_session(self) -> Any:
+            start_jvm(self.spark_config)
+            return super().spark_session
+
+        @property
+        def spark_context(self) -> Any:
+            return self.spark_session.sparkContext
 
     find_java()
     # Workers run this Python, which has the packages; without it they take the first python3 on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = classic_conf(settings, spark_jars(settings))
-    return LazyPySparkResource(spark_config={"spark.app.name": app_name, **conf})
+    return OfPlatform(spark_config={"spark.app.name": app_name, **conf})
 
 
 @dg.resource(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,12 @@ from engagement_platform.settings import Settings, SparkSettings
 
 RELATION_PLUGINS = "spark.connect.extensions.relation.classes"
 GRAPH_PLUGIN = "org.apache.spark.sql.graphframes.GraphFramesConnect"
+
+_SUBMITTED = (
+    "spark.master", "spark.driver.", "spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.yarn.",
+    "spark.kubernetes.",
+)  # fmt: skip
+"""Configuration that counts before there is a session: the JVM's own, its class path, where it runs."""
 
 SAFE_LOG_STORES = frozenset({"io.delta.storage.S3DynamoDBLogStore"})
 """Values of spark.delta.logStore.s3a.impl with which several drivers may commit."""
@@ -145,13 +152,38 @@ def build_classic(conf: dict[str, str], app_name: str) -> SparkSession:
     """A session in this process. The JVM's log level is ERROR: its warnings are about configuration chosen here."""
     # Workers run this Python, which has the packages; without it they take the first python3 on the PATH.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    start_jvm(conf)
     builder = SparkSession.Builder().appName(app_name)
     for key, value in conf.items():
         builder = builder.config(key, value)
-    with _stdout_to_stderr():
-        session = builder.getOrCreate()
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def start_jvm(conf: Mapping[str, str]) -> None:
+    """Start the JVM of a Spark in this process, unless there is one. The session gives it the rest of the configuration.
+
+    The JVM that PySpark starts together with a session has all of it on its command line, with the keys of object stores.
+    """
+    if SparkContext._gateway is not None:
+        return
+    name = "PYSPARK_SUBMIT_ARGS"
+    before = os.environ.get(name)
+    os.environ[name] = f"{shlex.join(submit_options(conf))} {before or 'pyspark-shell'}"
+    try:
+        with _stdout_to_stderr():
+            SparkContext.getSystemProperty("java.home")
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def submit_options(conf: Mapping[str, str]) -> list[str]:
+    """What of a configuration spark-submit has to know. No more: everybody on the machine may read a command line."""
+    return [part for key in conf if key.startswith(_SUBMITTED) for part in ("--conf", f"{key}={conf[key]}")]
 
 
 @contextmanager

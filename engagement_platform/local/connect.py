@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from engagement_platform.lake.jars import find_java, pyspark_home, spark_jars
+from engagement_platform.local.connect_server import CONF
 from engagement_platform.local.ports import LOCALHOST, answers
 from engagement_platform.local.process import Child
 from engagement_platform.settings import Settings
@@ -49,7 +51,7 @@ def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = M
     spark-submit is a shell script that becomes the JVM (exec twice), so the child's process is the server itself; the
     JVM starts `connect_server` as its driver.
     """
-    from engagement_platform.lake.session import plugin_conf, server_conf
+    from engagement_platform.lake.session import plugin_conf, server_conf, submit_options
 
     work_dir.mkdir(parents=True, exist_ok=True)
     # A server that was killed leaves its blocks and artifacts behind; nobody else uses this folder.
@@ -82,7 +84,7 @@ def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = M
         command=[
             *(str(home / "bin" / "spark-submit"), "--master", settings.spark.master),
             *("--jars", ",".join(map(str, jars))),
-            *(part for key, value in conf.items() for part in ("--conf", f"{key}={value}")),
+            *submit_options(conf),
             *("--name", NAME, str(Path(__file__).with_name("connect_server.py"))),
         ],
         env={
@@ -98,6 +100,7 @@ def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = M
             "SPARK_CONNECT_MODE_ENABLED": None,
             # Session windows and file names use it; the platform is UTC everywhere.
             "TZ": "UTC",
+            CONF: json.dumps(conf),
             **env,
         },
         ready=lambda: answers(settings.embedded.connect_port),

@@ -4,11 +4,20 @@ Not Spark's own main class: that isolates sessions, so that each has Python work
 anew, and leaves their daemon behind when it is closed (SPARK-54055).
 """
 
+import json
+import os
 import sys
 
-from pyspark.sql import SparkSession
+CONF = "EMBEDDED_SPARK_CONF"
+"""Variable with the server's configuration, in which keys and passwords may be: only the owner of a process reads its
+environment, and everybody its command line."""
 
 if __name__ == "__main__":
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.Builder()
+    for key, value in json.loads(os.environ.pop(CONF)).items():
+        builder = builder.config(key, value)
     # In PySpark sessions are not isolated by default.
-    SparkSession.builder.getOrCreate()
+    builder.getOrCreate()
     sys.stdin.read()

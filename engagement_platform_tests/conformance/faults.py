@@ -257,7 +257,7 @@ class Storm:
         if kind == BROKER:
             kill_jvm("kafka.Kafka", f"{self.home}/kafka/server.properties")
         elif kind == CONNECT:
-            kill_jvm("connect_server.py", f"{self.home}/spark/local")
+            kill_jvm("connect_server.py", f"{self.home}/spark/log4j2.properties")
         elif kind == PROCESS:
             self.jobs.kill()
         elif kind in PROXIED:

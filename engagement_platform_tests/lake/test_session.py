@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -57,6 +61,45 @@ def test_a_token_and_configuration_reach_spark_and_are_not_shown() -> None:
     shown = f"{spark} {spark!r} {spark.model_dump()} {spark.model_dump_json()} {spark.endpoint}"
     assert "hunter2" not in shown
     assert KEY in shown
+
+
+_STARTS = """
+import json, os, sys
+from pathlib import Path
+from engagement_platform.lake.session import build_classic
+
+def descendants(pid):
+    for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield each
+        yield from descendants(each)
+
+given = [json.loads(line) for line in sys.stdin]
+for conf in given:
+    spark = build_classic(conf, "canary")
+    print(json.dumps({name: spark.conf.get(name) for name in conf}))
+    print(json.dumps([Path(f"/proc/{pid}/cmdline").read_text() for pid in descendants(os.getpid())]))
+    spark.stop()
+"""
+
+
+@pytest.mark.crash
+def test_a_spark_of_this_process_has_its_whole_configuration_and_nobody_else_reads_its_secrets() -> None:
+    """Whatever is in a value; also the second one in a process, whose JVM runs already."""
+    odd = 'a = : # ! \\ " \' $HOME é'
+    given = [
+        {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
+         "spark.driver.bindAddress": "127.0.0.1", "spark.driver.extraJavaOptions": "-Dodd=1 -XX:+UseSerialGC",
+         KEY: f"hunter{number} {odd}"}
+        for number in range(2)
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", _STARTS], input="".join(f"{json.dumps(conf)}\n" for conf in given), text=True,
+        capture_output=True, check=True, timeout=240, env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--name own pyspark-shell"},
+    )  # fmt: skip
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert said[::2] == given
+    assert all(any("-Dodd=1" in line for line in lines) for lines in said[1::2]), "the JVM is among them"
+    assert "hunter" not in str(said[1::2])
 
 
 def test_a_server_that_does_not_answer_is_named_by_host_and_port() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from engagement_platform.lake.session import GRAPH_PLUGIN, RELATION_PLUGINS
 from engagement_platform.local.connect import connect_child
+from engagement_platform.local.connect_server import CONF
 from engagement_platform.settings import Settings, SparkSettings
 
 CORE, CONNECT = "graphframes-spark4_2.13-0.12.3.jar", "graphframes-connect-spark4_2.13-0.12.3.jar"
@@ -24,9 +27,9 @@ def command(folder: Path, jars: tuple[str, ...], conf: Mapping[str, str]) -> tup
         (folder / "jars" / name).write_bytes(b"")
     spark = SparkSettings(jar_folder=folder / "jars", conf=dict(conf))
     settings = Settings(lake_uri=None, home=folder / "home", spark=spark)
-    words = connect_child(settings, folder / "work").command
-    of = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--conf")
-    return [Path(jar).name for jar in words[words.index("--jars") + 1].split(",")], of
+    child = connect_child(settings, folder / "work")
+    jars_at = list(child.command).index("--jars") + 1
+    return [Path(jar).name for jar in child.command[jars_at].split(",")], json.loads(child.env[CONF] or "")
 
 
 @pytest.mark.parametrize(
@@ -62,3 +65,13 @@ def test_on_few_cores_the_server_compiles_quickly_and_own_options_come_last(
 def test_sessions_keep_no_plans_unless_that_is_asked_for(tmp_path: Path, own: dict[str, str], kept: str) -> None:
     _, conf = command(tmp_path, (CORE,), own)
     assert conf["spark.connect.session.planCache.maxSize"] == kept
+
+
+def test_keys_of_object_stores_are_not_on_the_command_line_which_everybody_reads(tmp_path: Path) -> None:
+    given = {"spark.hadoop.fs.s3a.secret.key": "hunter2", "spark.driver.memory": "2g"}
+    spark = SparkSettings(jar_folder=tmp_path, conf={name: SecretStr(value) for name, value in given.items()})
+    (tmp_path / CORE).write_bytes(b"")
+    child = connect_child(Settings(lake_uri=None, home=tmp_path / "home", spark=spark), tmp_path / "work")
+    assert "hunter2" not in " ".join(child.command)
+    assert "spark.driver.memory=2g" in child.command, "of a JVM that runs nothing can be changed"
+    assert given.items() <= json.loads(child.env[CONF] or "").items()
