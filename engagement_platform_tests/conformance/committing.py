@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from engagement_platform_tests.conformance.points import HELPERS, NO_COMMIT
@@ -31,15 +32,23 @@ _METHODS = {
     "insertInto", "mergeInto", "save", "saveAsTable", "sql", "toTable", "writeTo",
     "executeCompaction", "executeZOrderBy", "restoreToTimestamp", "restoreToVersion",
     "cleanup_metadata", "create_checkpoint", "create_write_transaction",
-    "produce", "rename", "unlink", "write_bytes", "write_table", "write_text", *OUTSIDE,
+    "copyfile", "copytree", "ftruncate", "hardlink_to", "pwrite", "rename", "rmtree", "rmdir", "symlink_to",
+    "touch", "truncate",
+    "produce", "unlink", "write_bytes", "write_table", "write_text", *OUTSIDE,
 }  # fmt: skip
 """Methods, of whatever object, that commit: Spark's, those that only delta-rs, Kafka's client or boto3 has, those of
-paths and of Parquet's writer."""
+paths, of `os` and `shutil`, and of Parquet's writer."""
+_WRITERS = {"csv", "json", "orc", "parquet", "text"}
+"""Methods of Spark's `DataFrameWriter` that write files; its reader has the same."""
+_OPENERS = {"open": 1, "fdopen": 1}
+"""Functions that open a file by a mode -> which argument it is; of a path's method the one before."""
 _OTHERWISE: Mapping[str, Callable[[ast.Call], bool]] = {
     # An SQLAlchemy engine's or connection's; stores and cursors are told what begins.
     "begin": lambda call: not call.args and not call.keywords,
     # A path's, or `os.replace`; that of a text has two arguments, those of times and records have names.
     "replace": lambda call: not call.keywords and (len(call.args) == 1 or ast.unparse(call.func) == "os.replace"),
+    # A cursor's has another meaning.
+    "move": lambda call: ast.unparse(call.func) == "shutil.move",
     # Spark's MERGE ends with a call without arguments, which no other `merge` has.
     "merge": lambda call: not call.args and not call.keywords,
 }
@@ -49,6 +58,7 @@ _OF_A_TABLE = {"alter", "create", "delete", "merge", "optimize", "repair", "rest
 _OF_A_PART = {("optimize", "compact"), ("optimize", "z_order")}
 _OPENS = ("DeltaTable", "open_log(")
 _READS = ("SHOW", "DESCRIBE")
+_TO_WRITE = re.compile(r"[wax][bt]?\+?[bt]?|r[bt]?\+[bt]?")
 
 
 def commits() -> set[str]:
@@ -108,12 +118,26 @@ def _commits(function: ast.AST, kept: frozenset[str]) -> Callable[[ast.AST], boo
             case ast.Call(args=[ast.Constant(name), *_]) if name in OUTSIDE:
                 return True
             case ast.Call(func=ast.Name(name)):
-                return name in _CALLED
+                return name in _CALLED or (name in _OPENERS and _opened_to_write(node, _OPENERS[name]))
             case ast.Call(func=ast.Attribute(of, name)):
-                return not _reads(node) and (name in _CALLED | _METHODS or _is_of_a_table(of, name, node, tables))
+                return not _reads(node) and (
+                    name in _CALLED | _METHODS
+                    or (name in _WRITERS and ".write" in ast.unparse(of))
+                    or (name in _OPENERS and any(_opened_to_write(node, place) for place in (0, _OPENERS[name])))
+                    or _is_of_a_table(of, name, node, tables)
+                )
         return False
 
     return commits
+
+
+def _opened_to_write(call: ast.Call, place: int) -> bool:
+    """Whether a file is opened so that it changes: by the mode that is said, or by the flags of `os.open`."""
+    given = [*call.args[place : place + 1], *(each.value for each in call.keywords if each.arg == "mode")]
+    return any(
+        isinstance(each, ast.Constant) and isinstance(each.value, str) and bool(_TO_WRITE.fullmatch(each.value))
+        for each in given
+    ) or any(flag in ast.unparse(each) for each in call.args for flag in ("O_WRONLY", "O_RDWR", "O_CREAT"))
 
 
 def _reads(call: ast.Call) -> bool:

@@ -23,8 +23,6 @@ from tempfile import TemporaryDirectory
 
 import duckdb
 import pyarrow as pa
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from deltalake import DeltaTable, QueryBuilder
 
 from engagement_platform.engine.database import open_engine
@@ -37,7 +35,15 @@ from engagement_platform_tests.conformance.disturbed import points
 from engagement_platform_tests.conformance.points import IN_THE_MATRIX
 from engagement_platform_tests.conformance.programs import Program, Quick
 from engagement_platform_tests.conformance.refusals import Ended
-from engagement_platform_tests.conformance.scenarios import PREFIX, QUEUE_URL, TOPICS, Scenario, fill, messages
+from engagement_platform_tests.conformance.scenarios import (
+    PREFIX,
+    QUEUE_URL,
+    TOPICS,
+    Scenario,
+    fill,
+    make_topics,
+    messages,
+)
 from engagement_platform_tests.conftest import SPARK_CONF
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
 from engagement_platform_tests.matrix import spread
@@ -140,15 +146,13 @@ def served() -> Iterator[Machine]:
 def filled(machine: Machine, seed: int) -> Machine:
     """A home with topics, stores and a lake of its own, as `fill` leaves them."""
     topics = {variable: f"{topic}-{seed}" for topic, variable in TOPICS.items()}
-    admin = AdminClient({"bootstrap.servers": machine.environment[f"{PREFIX}KAFKA__BOOTSTRAP_SERVERS"]})
-    for made in admin.create_topics([NewTopic(name, 1, 1) for name in topics.values()]).values():
-        made.result(timeout=60)
+    make_topics(machine, topics.values())
     folder = machine.folder / f"filled-{seed}"
     (folder / "home").mkdir(parents=True)
     own = _at(machine, folder, topics)
     fill(own, seed)
     aliases = DeltaTable(ALIAS.uri(own.lake)).version()
-    return replace(own, environment={**own.environment, "ALIASES": str(aliases)})
+    return replace(own, environment={**own.environment, "ALIASES": str(aliases), "SEED": str(seed)})
 
 
 def _at(machine: Machine, folder: Path, more: dict[str, str]) -> Machine:

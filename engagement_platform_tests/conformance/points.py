@@ -341,6 +341,7 @@ HELPERS = frozenset(
 )
 """Functions that commit for others; those are the points."""
 
+_A_LOG = "what a service of this machine says, cut where it is long"
 _MADE_ANEW = "for services of this machine, each start of which makes it anew"
 
 NO_COMMIT: Mapping[str, str] = {
@@ -350,11 +351,15 @@ NO_COMMIT: Mapping[str, str] = {
     "defs.retention.remove_before": "what Dagster keeps of runs that are over, of which each night removes more",
     "engine.durable_files.private_file": "an empty file",
     "engine.database.reading": "its transaction only reads",
+    "ingest_server.spool.Spool.__init__": "an empty file that is locked; the spool is opened by others",
     "lake.jars._resolve": "a cache, whole or absent, and downloaded anew where it is",
     "local.connect.connect_child": _MADE_ANEW,
+    "local.home.locked_home": "who holds the home, for as long as they do",
     "local.ingest.make_sample_keys": "keys of the sample traffic; one that is lost is made anew",
     "local.kafka.EmbeddedKafka.child": _MADE_ANEW,
     "local.orchestrator.dagster_children": _MADE_ANEW,
+    "local.process.Supervisor._launch": _A_LOG,
+    "local.process.Supervisor._make_room": _A_LOG,
     "local.services.Services.children": _MADE_ANEW,
 }
 """Function that the finder takes for one that commits -> why it is none."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from secrets import token_hex
 
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
 from engagement_platform.lake.engagement import ALIAS
 from engagement_platform.local.aws import BUCKET, EmbeddedAws
+from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.sources.s3_events import S3File, event_of
 from engagement_platform_tests.conformance.sent import Objects
 from engagement_platform_tests.ingestion.oracle import as_bytes
@@ -17,7 +21,8 @@ from engagement_platform_tests.ingestion.test_whole_path import Machine
 from engagement_platform_tests.maintenance.importing.stores import store
 from engagement_platform_tests.maintenance.layout.test_vacuum import own_retention
 from engagement_platform_tests.pipelines.mutations.histories import random_history
-from engagement_platform_tests.pipelines.profiles.histories import PROFILE, side_by_side
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, declared, side_by_side
+from engagement_platform_tests.pipelines.profiles.oracle import Said
 
 CLI, PREFIX = "engagement_platform.cli", "ENGAGEMENT_PLATFORM_"
 INGEST, REQUESTS, APPLY, MOVE = (
@@ -27,6 +32,7 @@ INGEST, REQUESTS, APPLY, MOVE = (
     "rematerialize-aliases",
 )
 PROFILES, MOVE_PROFILES = "ingest-profile-changes", "rematerialize-profile"
+DEVICES, MOVE_DEVICES, DEFS_FOLDER = "ingest-device-changes", "rematerialize-device", f"{PREFIX}DEFS_FOLDER"
 QUEUE_URL, DEAD = f"{PREFIX}GAMES__QUEUE_URL", "-dead-letters"
 GAMES, TYPES = "ingest-game-events", ("heartbeat", "login", "purchase")
 HISTORIES, OBJECTS = 4, 11
@@ -77,8 +83,7 @@ def fill(machine: Machine, seed: int) -> None:
         messages = [message for one in organizations for message in _half(one, half)]
         _produce(machine, "engagements", [as_bytes(each) for each in messages if "request_id" not in each])
         _produce(machine, "mutation-requests", [as_bytes(each) for each in messages if "request_id" in each])
-        said = (json.dumps(each.message(PROFILE), default=lambda day: day.isoformat()) for each in changes[half])
-        _produce(machine, "profile-changes", [text.encode() for text in said])
+        _produce(machine, "profile-changes", _said(changes[half], PROFILE))
         if half == 0:
             after(INGEST, REQUESTS, APPLY, PROFILES)(machine)
 
@@ -100,11 +105,25 @@ def _half(history: list[dict[str, object]], half: int) -> list[dict[str, object]
     return history[middle:] if half else history[:middle]
 
 
+def _said(changes: Sequence[Said], entity: Entity) -> list[bytes]:
+    return [json.dumps(each.message(entity), default=lambda day: day.isoformat()).encode() for each in changes]
+
+
 def _produce(machine: Machine, topic: str, lines: Sequence[bytes]) -> None:
     if lines:
         file = machine.folder / "some.jsonl"
         file.write_bytes(b"".join(line + b"\n" for line in lines))
-        machine.cli("produce", "--file", str(file), "--topic", machine.environment[TOPICS[topic]])
+        machine.cli("produce", "--file", str(file), "--topic", _named(machine, topic))
+
+
+def _named(machine: Machine, topic: str) -> str:
+    return machine.environment.get(TOPICS.get(topic, ""), topic)
+
+
+def make_topics(machine: Machine, names: Iterable[str]) -> None:
+    admin = AdminClient({"bootstrap.servers": machine.environment[f"{PREFIX}KAFKA__BOOTSTRAP_SERVERS"]})
+    for made in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        made.result(timeout=60)
 
 
 TOPICS = {
@@ -124,6 +143,24 @@ def moved(machine: Machine) -> None:
     """The base of profiles was written anew, and its former files may go at once."""
     after(PROFILES, MOVE_PROFILES)(machine)
     own_retention(PROFILE.base.uri(machine.lake), 0)
+
+
+def devices(machine: Machine) -> None:
+    """A second entity, whose base has partitions: some changes are in it, as many again wait."""
+    topic = f"device-changes-{machine.environment['SEED']}"
+    make_topics(machine, [topic])
+    (machine.folder / "defs").mkdir()
+    (machine.folder / "defs" / "defs.yaml").write_text(declared(DEVICE, topic))
+    own = replace(machine, environment={**machine.environment, **with_devices(machine)})
+    first, second = side_by_side(int(machine.environment["SEED"]), DEVICE, 10, 2)
+    _produce(own, topic, _said(first, DEVICE))
+    after(DEVICES, MOVE_DEVICES)(own)
+    _produce(own, topic, _said(second, DEVICE))
+    after(DEVICES)(own)
+
+
+def with_devices(machine: Machine) -> Mapping[str, str]:
+    return {DEFS_FOLDER: str(machine.folder / "defs")}
 
 
 def keyed(machine: Machine) -> None:
@@ -207,6 +244,13 @@ SCENARIOS = (
             f"move profiles by {way}", job(MOVE_PROFILES), after(PROFILES), {f"{PREFIX}REMATERIALIZE__METHOD": way}
         )
         for way in ("merge", "overwrite")
+    ),
+    Scenario(
+        "move devices by replace_where",
+        job(MOVE_DEVICES),
+        devices,
+        {f"{PREFIX}REMATERIALIZE__METHOD": "replace_where"},
+        with_devices,
     ),
     Scenario("optimize", (CLI, "optimize"), after(INGEST, REQUESTS, APPLY, PROFILES)),
     Scenario("vacuum", (CLI, "vacuum", PROFILE.base.name), moved, {f"{PREFIX}MAINTENANCE__ROLLBACK_WINDOW": "PT0S"}),

@@ -92,6 +92,19 @@ def _is_there(test: str) -> bool:
         "path.write_text('')",
         "path.write_bytes(b'')",
         "pq.write_table(rows, path)",
+        "frame.write.mode('append').parquet(uri)",
+        "frame.write.json(uri)",
+        "open(path, 'w')",
+        "with path.open('a', encoding='utf-8') as file:\n        pass",
+        "with path.open(mode='wb') as file:\n        pass",
+        "with os.fdopen(made, 'r+') as file:\n        pass",
+        "os.open(path, os.O_RDWR | os.O_CREAT, 0o600)",
+        "path.touch()",
+        "path.symlink_to(other)",
+        "shutil.move(made, path)",
+        "shutil.copytree(made, path)",
+        "shutil.rmtree(path)",
+        "os.truncate(path, 0)",
     ],
 )
 def test_a_commit_is_found_in_whatever_style_it_is_written(does: str) -> None:
@@ -139,6 +152,13 @@ def test_a_table_that_an_object_keeps_is_one_in_all_of_its_methods(keeps: str) -
         "now.replace(minute=0)",
         "dataclasses.replace(one, name='a')",
         "self.checkpoints.begin(manifest, fences=fences)",
+        "spark.read.parquet(uri)",
+        "open(path)",
+        "path.open()",
+        "path.open('rb')",
+        "gzip.open(path, 'rt')",
+        "opened.open(home, 'engagement/data')",
+        "os.open(path, os.O_RDONLY)",
     ],
 )
 def test_what_only_reads_or_changes_something_else_is_no_commit(does: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -38,6 +39,23 @@ DEVICE = Entity(
     unknown_update="ignore",
 )
 """Shaped otherwise than a profile, in every respect that an entity may be."""
+
+
+def declared(entity: Entity, topic: str) -> str:
+    """An entity as somebody declares it, in YAML."""
+    columns = {attribute.name: attribute.type for attribute in entity.attributes}
+    return f"""
+type: engagement_platform.MergeOnReadEntity
+attributes:
+  topic: {topic}
+  name: {entity.name}
+  key: {entity.key}
+  version: {entity.version}
+  columns: {json.dumps(columns)}
+  partitioned_by: {json.dumps(entity.partitioned_by)}
+  unknown_update: {entity.unknown_update}
+"""
+
 
 VALUES: dict[str, Sequence[Any]] = {
     "string": ("a", "b", "", "O'Neil \\ \" 😀"),

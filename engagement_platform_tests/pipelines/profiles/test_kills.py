@@ -16,25 +16,13 @@ from engagement_platform.local.traffic import Kind, Message
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import KafkaSettings
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
-from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, seen_by_rules, side_by_side
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, declared, seen_by_rules, side_by_side
 from engagement_platform_tests.pipelines.profiles.oracle import Said, replay
 from engagement_platform_tests.pipelines.profiles.test_rematerialize import POINTS
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash, pytest.mark.slow]
 
 METHOD = "ENGAGEMENT_PLATFORM_REMATERIALIZE__METHOD"
-DECLARED = f"""
-type: engagement_platform.MergeOnReadEntity
-attributes:
-  topic: device-changes
-  name: device
-  key: device_id
-  version: revision
-  columns: {json.dumps({attribute.name: attribute.type for attribute in DEVICE.attributes})}
-  partitioned_by: {json.dumps(DEVICE.partitioned_by)}
-  unknown_update: {DEVICE.unknown_update}
-"""
-"""The second entity, which has partitions to replace."""
 
 
 @dataclass
@@ -73,7 +61,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A machine on which devices are declared."""
     folder = tmp_path_factory.mktemp("machine")
     (folder / "defs").mkdir()
-    (folder / "defs" / "defs.yaml").write_text(DECLARED)
+    (folder / "defs" / "defs.yaml").write_text(declared(DEVICE, "device-changes"))
     with started(folder, {"ENGAGEMENT_PLATFORM_DEFS_FOLDER": str(folder / "defs")}) as machine:
         yield machine
 
