@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import stat
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +26,17 @@ def places_with(folders: Sequence[Path], needles: Sequence[bytes], outside: Sequ
         path for folder in folders for path in sorted(folder.rglob("*")) if passed.isdisjoint((path, *path.parents))
     )
     return [path for path in paths if _in_name(path, needles) or (path.is_file() and _has(path, needles))]
+
+
+def open_to_others(folder: Path) -> dict[str, str]:
+    """Modes of a folder, and of all below it, which others than the owner may enter, read or write."""
+    found = {}
+    for path in (folder, *folder.rglob("*")):
+        with suppress(FileNotFoundError):
+            mode = path.lstat().st_mode
+            if mode & 0o077 and not stat.S_ISLNK(mode):
+                found[str(path.relative_to(folder))] = f"{stat.S_IMODE(mode):o}"
+    return found
 
 
 def _in_name(path: Path, needles: Sequence[bytes]) -> bool:

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,36 +52,72 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     home = tmp_path_factory.mktemp("home")
-    keys = {game: key_for(home, game) for game in ("busy", "bombs", "calm", "held", "stuck")}
+    keys = {game: key_for(home, game) for game in ("lines", "wide", "full", "bombs", "calm", "held", "stuck")}
     with server(home, INGEST_SERVER__RATE_BYTES="0.001", INGEST_SERVER__REQUEST_WITHIN="PT600S") as running:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
         yield running, keys
 
 
-def test_work_that_one_game_makes_is_bounded_while_health_is_answered(
-    attacked: tuple[Server, dict[str, str]],
-) -> None:
-    (running, keys), slowest, done = attacked, [0.0], threading.Event()
-    lines = gzip.compress(b'{"a":1}\n' * 1_000_000)
-    names = [f"canary{number:04}" for number in range(2000)]
-    wide = [event(f"w-{n}", email=names, notes=[f"note {m}" for m in range(1000)]) for n in range(100)]
+@contextmanager
+def health_within_a_second(running: Server) -> Iterator[None]:
+    """Asks for /healthz again and again meanwhile."""
+    slowest, done = [0.0], threading.Event()
 
     def look() -> None:
         while not done.is_set():
             began = time.monotonic()
             assert running.call("GET", "/healthz").status == 200
-            slowest[0] = max(slowest[0], time.monotonic() - began)
+            slowest.append(time.monotonic() - began)
 
     looking = threading.Thread(target=look)
     looking.start()
-    reply = running.send(keys["busy"], gzip.compress(json.dumps(wide).encode()), Content_Encoding="gzip")
-    posts = [running.send(keys["busy"], lines, "application/x-ndjson", Content_Encoding="gzip") for _ in range(5)]
-    done.set()
-    looking.join()
-    assert {one["reason_code"] for one in reply.said["refused"]} == {"too_many_values"}
-    assert (reply.status, len(reply.said["refused"])) == (422, 100)
+    try:
+        yield
+    finally:
+        done.set()
+        looking.join()
+    assert max(slowest) < 1
+
+
+def test_a_million_lines_are_counted_and_not_read_and_come_again_at_a_price(
+    attacked: tuple[Server, dict[str, str]],
+) -> None:
+    running, keys = attacked
+    lines = gzip.compress(b'{"a":1}\n' * 1_000_000)
+    with health_within_a_second(running):
+        posts = [running.send(keys["lines"], lines, "application/x-ndjson", Content_Encoding="gzip") for _ in range(5)]
     assert [post.status for post in posts] == [413] * 4 + [429]
-    assert slowest[0] < 1
+
+
+def test_events_with_thousands_of_declared_and_other_values_are_refused_before_one_is_looked_for_in_the_other(
+    attacked: tuple[Server, dict[str, str]],
+) -> None:
+    running, keys = attacked
+    names, notes = [[f"{word}{number:04}" for number in range(3_000)] for word in "cn"]
+    # A body with fewer values than it may have: it is read.
+    wide = gzip.compress(json.dumps([event(f"w-{n}", email=names, notes=notes) for n in range(80)]).encode())
+    with health_within_a_second(running):
+        replies = [running.send(keys["wide"], wide, Content_Encoding="gzip") for _ in range(10)]
+    read = [reply for reply in replies if reply.status != 429]
+    assert len(replies) > len(read) >= 4
+    for reply in read:
+        assert (reply.status, len(reply.said["refused"])) == (422, 80)
+        assert {one["reason_code"] for one in reply.said["refused"]} == {"too_many_values"}
+
+
+def test_the_largest_bodies_that_are_taken_keep_nobody_waiting_for_health(
+    attacked: tuple[Server, dict[str, str]],
+) -> None:
+    """As many events as a request may have, each with nearly as many values as it may have, half of them declared."""
+    running, keys = attacked
+    names, notes = [[f"{word}{number:03}" for number in range(490)] for word in ("canary-of-", "note-of-")]
+    full = json.dumps([event(f"f-{n}", email=names, notes=notes) for n in range(500)], separators=(",", ":")).encode()
+    assert len(full) > 7_000_000
+    with health_within_a_second(running):
+        statuses = [running.send(keys["full"], gzip.compress(full), Content_Encoding="gzip").status for _ in range(6)]
+    taken = statuses.index(429)
+    assert taken >= 3
+    assert statuses == [200] * taken + [429] * (6 - taken)
 
 
 def test_requests_of_one_game_wait_for_one_another_and_those_of_others_do_not(

@@ -24,6 +24,7 @@ from engagement_platform.ingest_server.keys import IngestKeyRefused, IngestKeys
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import Moto
+from engagement_platform_tests.files_with import open_to_others
 from engagement_platform_tests.ingest_server.world import (
     Server,
     event,
@@ -333,9 +334,17 @@ def test_keys_are_made_listed_and_revoked_from_the_command_line(
 
     made = json.loads(call("add", "puzzle"))
     assert made["key"] not in (tmp_path / "stores.db").read_bytes().decode("latin-1")
+    again = json.loads(call("add", "puzzle"))
+    assert again["key"] != made["key"], "whoever did not see the first one's end makes another, beside it"
     call("revoke", made["key_id"])
-    (listed,) = json.loads(call("list"))["keys"]
-    assert (listed["key_id"], listed["game"], listed["revoked"] is None) == (made["key_id"], "puzzle", False)
+    shown = call("list")
+    call("revoke", made["key_id"])
+    assert call("list") == shown, "again changes nothing, not even the time"
+    listed = {each["key_id"]: each for each in json.loads(shown)["keys"]}
+    assert {key_id: (each["game"], each["revoked"] is None) for key_id, each in listed.items()} == {
+        made["key_id"]: ("puzzle", False),
+        again["key_id"]: ("puzzle", True),
+    }
     for wrong in (("add", "Not A Game"), ("revoke", "nobody")):
         assert isinstance(CliRunner().invoke(app, ["ingest-key", *wrong]).exception, IngestKeyRefused)
 
@@ -351,9 +360,8 @@ def test_files_of_the_home_are_for_their_owner_only_whatever_the_umask(tmp_path:
         key = json.loads(made.stdout)["key"]
         assert running.post(key, [event("o-1", player_id="p-1", email="x@y.org"), 3]).status == 200
         wait_until(lambda: "o-1" in ids(stored(home / "games")), "o-1 was not delivered")
-        found = {str(path.relative_to(home)): path.stat().st_mode & 0o777 for path in [home, *home.rglob("*")]}
-    assert {"stores.db", "ingest/spool/spool.db", "pii/master.json"} <= set(found)
-    assert {name: f"{mode:o}" for name, mode in found.items() if mode & 0o077} == {}
+        assert open_to_others(home) == {}
+        assert {"stores.db", "spool.db", "master.json"} <= {path.name for path in home.rglob("*")}
 
 
 def test_a_server_that_stops_says_so_before_it_refuses_connections(tmp_path: Path) -> None:
