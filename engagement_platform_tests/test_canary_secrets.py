@@ -32,7 +32,8 @@ from engagement_platform_tests.ingest_server.world import event, key_for, server
 
 CANARY = "Zq7canaryXk9w"
 _LEFT_ALONE = {"up", "services", "setup", "ingest-server", "produce", "produce-games", "perftest"}
-"""They start or download something, or send; the ingest server is a process of its own below."""
+"""They start or download something, or send. The ingest server is a process of its own below; `services` and `up` are
+where they are tried, `local/test_services.py` and `defs/test_browser.py`, with what they start."""
 # What some settings have to look like, so that what holds them goes as far as it can.
 _SHAPED: Mapping[str, object] = {
     "stores.url": f"postgresql+psycopg2://somebody:{CANARY}@127.0.0.1:1/stores?connect_timeout=2",
@@ -175,6 +176,7 @@ def test_no_command_shows_a_secret(
         call(*words, "--help")
     # With stores that answer commands go on to the broker, and alerts to those who are told of them.
     monkeypatch.delenv(f"{ENV_PREFIX}STORES__URL")
+    call("produce", "--sample", "1")
     for words in (["status"], ["status", "--json"], ["alert", "test"], ["alert", "list"], ["consumers"], ["batches"]):
         call(*words)
     said["settings"] = "".join(map(str, (Settings(), repr(Settings()), Settings().model_dump()))).encode()

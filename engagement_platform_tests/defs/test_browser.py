@@ -23,6 +23,8 @@ from engagement_platform.local.games import GAMES
 from engagement_platform.local.ports import free_ports
 from engagement_platform.settings import EmbeddedSettings
 from engagement_platform_tests.defs.browser import ask, assert_shown, needs_chromium, opened, picture
+from engagement_platform_tests.files_with import open_to_others, places_with
+from engagement_platform_tests.test_canary_secrets import CANARY
 
 # Start 15 to 60 s, first batch 16 s on a new Spark server, then two more, a verification and a look at the layout: 90 s
 # on a quiet machine, and more than 480 on one that was busy with other tests.
@@ -110,12 +112,13 @@ def up(kafka_jars: list[Path], spark_jars: list[Path], tmp_path_factory: pytest.
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     env = {f"ENGAGEMENT_PLATFORM_EMBEDDED__{name.upper()}": str(port) for name, port in ports.items()}
     env["ENGAGEMENT_PLATFORM_HOME"] = str(home / "home")
+    env["ENGAGEMENT_PLATFORM_SPARK__CONF"] = json.dumps({"spark.hadoop.fs.s3a.secret.key": CANARY})
     command = [sys.executable, "-m", "engagement_platform.cli", "up", "--traffic", "40"]
     console = home / "console.log"
     with console.open("w") as output:
         # Who tries it has no account anywhere and Spark as it comes.
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SPARK_"))}
-        process = subprocess.Popen(command, env={**clean, **env}, cwd=home, stdout=output, stderr=output)
+        process = subprocess.Popen(command, env={**clean, **env}, cwd=home, stdout=output, stderr=output, umask=0)
     running = Up(f"http://127.0.0.1:{ports['ui_port']}", process, console)
     try:
         yield running
@@ -352,3 +355,11 @@ def test_a_backfill_need_not_wait_until_changes_cease(up: Up, profiles_page: Any
     profiles_page.goto(f"/runs/b/{backfill}", wait_until="domcontentloaded")
     profiles_page.get_by_text(backfill).first.wait_for()
     picture(profiles_page, "backfill", tmp_path)
+
+
+@pytest.mark.usefixtures("ui", "games_ui", "profiles_ui")
+def test_everything_that_ran_left_files_for_their_owner_only_and_no_secret(up: Up) -> None:
+    home = up.console.parent / "home"
+    assert open_to_others(home) == {}, "whatever the umask of the shell is"
+    assert places_with([home], [CANARY.encode()]) == []
+    assert CANARY not in up.console.read_text()

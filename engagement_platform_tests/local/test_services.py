@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -25,7 +26,9 @@ from engagement_platform.settings import Settings
 from engagement_platform.settings.pipelines import PipelinesSettings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import BrokerUnknown
+from engagement_platform_tests.files_with import open_to_others
 from engagement_platform_tests.local.test_process import exists, wait_for
+from engagement_platform_tests.test_canary_secrets import CANARY, places_of
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +148,7 @@ def services_command(env: Mapping[str, str], env_file: Path, *options: str) -> s
     env_file.unlink(missing_ok=True)
     command = [sys.executable, "-m", "engagement_platform.cli", "services", "--env-file", str(env_file), *options]
     process = subprocess.Popen(
-        command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, umask=0
     )
     wait_for(lambda: env_file.exists() or process.poll() is not None, "services were not ready", timeout_s=180)
     if process.poll() is not None:
@@ -170,6 +173,17 @@ def descendants(parent: int) -> list[int]:
     return found
 
 
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+SECRETS = {
+    "ENGAGEMENT_PLATFORM_SPARK__CONF": json.dumps({"spark.hadoop.fs.s3a.secret.key": CANARY}),
+    "ENGAGEMENT_PLATFORM_ALERTING__URLS": json.dumps([f"json://somebody:{CANARY}@127.0.0.1:1/{CANARY}"]),
+}
+"""Settings that the embedded services have and that keep none of them from starting."""
+
+
 @pytest.fixture
 def own_ports() -> Mapping[str, str]:
     """Variables that give the services ports nobody else has."""
@@ -184,7 +198,7 @@ def own_ports() -> Mapping[str, str]:
 def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds_without_orphans(
     tmp_path: Path, own_ports: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    env = own_ports
+    env = {**own_ports, **SECRETS}
     env_file, log = tmp_path / "platform.env", tmp_path / "home" / "logs" / "kafka.log"
     process = services_command(env, env_file, "--game-rate", "20")
     told = dict(line.split("=", 1) for line in env_file.read_text().splitlines())
@@ -214,18 +228,21 @@ def test_services_answer_restart_a_killed_broker_and_stop_within_fifteen_seconds
     assert f"process {process.pid}" in refused.stderr
 
     family = descendants(process.pid)
-    broker = next(pid for pid in family if b"kafka.Kafka" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    broker = next(pid for pid in family if b"kafka.Kafka" in command_line(pid))
     os.kill(broker, signal.SIGKILL)
     wait_for(lambda: log.read_text().count("Kafka Server started") == 2, "the broker was not restarted", timeout_s=60)
     subprocess.run(produce, env={**os.environ, **told}, check=True, capture_output=True, timeout=60)
 
     family = descendants(process.pid)
+    assert open_to_others(tmp_path / "home") == {}, "whatever the umask of the shell is"
+    assert [line for line in map(command_line, family) if CANARY.encode() in line] == [], "everybody reads these"
     before = time.monotonic()
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=20)[0]
     assert time.monotonic() - before < 15
     assert process.returncode == 0
     assert "kafka ended with signal SIGKILL" in said
+    assert places_of(CANARY, tmp_path, {"said": said.encode()}) == []
     assert [pid for pid in family if exists(pid)] == []
 
 
@@ -240,7 +257,7 @@ def test_services_that_are_killed_take_what_they_started_with_them(
     process = services_command(own_ports, tmp_path / "platform.env")
     family = descendants(process.pid)
     assert len(family) >= 3
-    assert not any(b"produce-games" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in family), "not asked for"
+    assert not any(b"produce-games" in command_line(pid) for pid in family), "not asked for"
     process.kill()
     process.communicate()
     wait_for(lambda: not any(map(exists, family)), "the services outlived a killed parent", timeout_s=15)

@@ -130,8 +130,7 @@ SHAPES = [*shapes(), *rarer_shapes()]
 
 def test_nothing_of_any_shape_is_in_a_byte_that_is_kept_logged_or_counted(platform: Settings) -> None:
     assert len(SHAPES) >= 200
-    needles = {text for shape in SHAPES for text in found_in(shape)}
-    encoded = sorted({form.encode() for each in needles for form in (each, json.dumps(each)[1:-1])})
+    encoded = needles()
     key = key_for(platform.home, "puzzle")
     sent = [{**event(f"e-{number}", player_id="p-1"), **shape} for number, shape in enumerate(SHAPES)]
     parts = [sent[at : at + 500] for at in range(0, len(sent), 500)]  # as many as a request may have
@@ -146,6 +145,12 @@ def test_nothing_of_any_shape_is_in_a_byte_that_is_kept_logged_or_counted(platfo
         _, said = running.stop()
     assert places_with([platform.home], encoded) == []
     assert [each for each in encoded if each in figures + said.encode()] == []
+
+
+def needles() -> list[bytes]:
+    """What names somebody in any shape, as it is and as JSON writes it."""
+    found = {text for shape in SHAPES for text in found_in(shape)}
+    return sorted({form.encode() for each in found for form in (each, json.dumps(each)[1:-1])})
 
 
 def found_in(value: object) -> Iterator[str]:

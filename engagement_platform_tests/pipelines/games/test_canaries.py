@@ -14,7 +14,9 @@ import pytest
 
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.games.event_type import EventType
+from engagement_platform_tests.files_with import places_with
 from engagement_platform_tests.ingest_server.world import Server, key_for, server
+from engagement_platform_tests.pii.test_corpus import SHAPES, needles
 from engagement_platform_tests.pipelines.games.conftest import World
 from engagement_platform_tests.pipelines.games.planted import GAME, Planted, leaks, leaks_in, lines
 
@@ -212,3 +214,24 @@ def assert_the_vault_holds(
 def shown(value: object) -> str:
     """A value of JSON as a text that equal ones share."""
     return json.dumps(value, sort_keys=True)
+
+
+def test_no_shape_of_the_corpus_is_in_an_object_a_table_or_its_log(world: World, tmp_path: Path) -> None:
+    declared, now = world.types["login"], datetime.now(UTC).isoformat()
+    sent = [
+        {**Planted().plain(declared, f"shape-{number}", event_ts=now), **shape} for number, shape in enumerate(SHAPES)
+    ]
+    key = key_for(world.settings.home, GAME)
+    told = {"INGEST_SERVER__SINK": "s3", "GAMES__BUCKET": world.bucket, "INGEST_SERVER__STOP_WITHIN": "PT200S"}
+    with server(world.settings.home, **told) as running:
+        replies = [running.post(key, sent[at : at + 500]) for at in range(0, len(sent), 500)]
+        assert {reply.status for reply in replies} == {200}
+        assert running.stop()[0] == 0
+    objects = in_bucket(world)
+    for number, body in enumerate(objects.values()):
+        (tmp_path / f"object {number}.gz").write_bytes(body)
+    reports = [report for _ in range(3) for report in world.run()]
+    accepted = sum(reply.said["accepted"] for reply in replies)
+    assert sum(report.counts.get("rows_in", 0) for report in reports) == accepted > 200
+    assert len(world.rows("login")) > 200, "most of them are rows"
+    assert places_with([tmp_path, world.settings.home], needles()) == []
