@@ -102,9 +102,11 @@ def test_a_settings_file_that_cannot_be_used_is_one_sentence(
     call: Callable[..., Call], tmp_path: Path, text: str, sentence: str
 ) -> None:
     (tmp_path / "platform.toml").write_text(text)
-    done = call("status")
+    (tmp_path / "other.toml").write_text(text)
+    done, named = call("status"), call("status", ENGAGEMENT_PLATFORM_CONFIG="other.toml")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert re.search(sentence, done.stderr)
+    assert named.stderr == done.stderr.replace("platform.toml", "other.toml")
 
 
 @pytest.mark.parametrize(

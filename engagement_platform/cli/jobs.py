@@ -48,7 +48,12 @@ def run(
     print_batches(reports, as_json, "Nothing is waiting.")
 
 
-def status(as_json: Json = False) -> None:
+def status(
+    as_json: Json = False,
+    prometheus: Annotated[
+        bool, flag("--prometheus", "Print figures of jobs in Prometheus's text format, for a textfile collector.")
+    ] = False,
+) -> None:
     """Show how far each job is, what waits, and who holds which lease. Starts no Spark; takes about a second.
 
     Exit status: 0, or 1 with the reason when broker or stores do not answer.
@@ -59,6 +64,11 @@ def status(as_json: Json = False) -> None:
 
     settings = Settings()
     jobs = job_statuses(settings)
+    if prometheus:
+        from engagement_platform.pipelines.prometheus import figures
+
+        typer.echo(figures(jobs).decode(), nl=False)
+        return
     holders = list(map(str, open_stores(settings).leases.holders()))
     if as_json:
         print_json({"jobs": [_as_json(job) for job in jobs], "leases": holders})

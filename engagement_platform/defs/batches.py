@@ -45,6 +45,8 @@ class Tables:
     """Which count of its process says how many rows a batch wrote into a table; by default whether it made commits."""
     sparse: bool = False
     """A run materializes of its own tables the first, and those that it wrote into."""
+    by_day: bool = False
+    """Its own tables have a partition for each day, which can be read again."""
 
     @property
     def summary(self) -> Table:

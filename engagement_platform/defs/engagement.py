@@ -19,6 +19,7 @@ ENGAGEMENT_TABLES = Tables(
     {QUARANTINE: "tables", MAPPING: "tables", CHANGESET: "tables", DATA_TABLE: "tables", NOTIFICATION: "notification"},
     publishes=DATA_TABLE,
     figures={QUARANTINE: ("quarantined",), MAPPING: ("names",), CHANGESET: ("images",)},
+    by_day=True,
 )
 REQUEST_TABLES = Tables(
     {ALIAS: "tables", MUTATION_REQUEST: "tables"},

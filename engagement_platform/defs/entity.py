@@ -48,7 +48,7 @@ WHY = "engagement_platform/why"
 
 def changeset_tables(entity: Entity, quarantine_process: str = "quarantine") -> Tables:
     """The tables that batches of changes write."""
-    return Tables({entity.changeset: "changeset"}, {QUARANTINE: quarantine_process})
+    return Tables({entity.changeset: "changeset"}, {QUARANTINE: quarantine_process}, by_day=True)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def fresh(looked: Waiting, feed: Feed, now: datetime) -> dg.AssetCheckResult:
 def tables_of(feed: Feed) -> Tables:
     """The tables that a run materializes."""
     wrote = {table: ROWS_OF + table.key[-1] for table in feed.tables}
-    return Tables(dict.fromkeys(feed.tables, TABLES), publishes=feed.quarantine, wrote=wrote, sparse=True)
+    return Tables(dict.fromkeys(feed.tables, TABLES), publishes=feed.quarantine, wrote=wrote, sparse=True, by_day=True)
 
 
 def ingestion(feed: Feed, group: str) -> Ingestion:

@@ -45,9 +45,9 @@ class NoReread(PlatformError):
     def __init__(self, job: str, days: Sequence[date]) -> None:
         self.job, self.days = job, tuple(days)
         super().__init__(
-            f"{job} cannot read {', '.join(map(str, days))} again: requests stand as they came. Nothing was changed. "
-            "For requests that were rejected and would pass now, run the job redrive_quarantine; for new ones "
-            "materialize today's partition."
+            f"{job} cannot read {', '.join(map(str, days))} again: its records stand as they came. Nothing was changed. "
+            "For records that were rejected and would pass now, run the job redrive_quarantine; new ones come "
+            "by the mode drain."
         )
 
 
@@ -55,7 +55,8 @@ class IngestConfig(dg.Config):
     """What a run of an ingestion asset does."""
 
     mode: Mode = "auto"
-    """auto: today's partition drains new messages, days before are read again. drain, reread: always that."""
+    """auto: today's partition, or a run without, drains new messages; days before are read again. drain, reread: always
+    that."""
 
 
 def run_plan(mode: Mode, days: Sequence[date], today: date) -> tuple[list[date], bool]:
@@ -200,8 +201,9 @@ class Ingestion(Drain):
             check_specs=[
                 dg.AssetCheckSpec(self.check, asset=key_of(self.tables.summary), blocking=True, description=self.says)
             ],
-            partitions_def=ingestion_days(),
-            backfill_policy=dg.BackfillPolicy.single_run(),
+            # A day that cannot be read again is nothing to launch.
+            partitions_def=ingestion_days() if self.tables.by_day else None,
+            backfill_policy=dg.BackfillPolicy.single_run() if self.tables.by_day else None,
             pool=self.pool,
             description=self.description,
         )

@@ -85,8 +85,7 @@ class Recorder:
         if not self._pending:
             return
         batch, day, tables = total(self._pending), self._day.isoformat(), self._tables
-        asset = self._context.assets_def if isinstance(self._context, dg.AssetExecutionContext) else None
-        partition = None if asset and asset.partitions_def is None else day
+        partition = day if tables.by_day else None
         for table in tables.changed(batch):
             metadata = {**table_metadata(batch, tables, table), **of_table(table, self._opened.settings.lake)}
             if table in tables.own:

@@ -12,9 +12,11 @@ import dagster as dg
 from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.batches import Metadata
 from engagement_platform.defs.layout import layout_definitions
+from engagement_platform.defs.materialization_events import of_table
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import recent_runs, schedule, waiting_for, why_not
 from engagement_platform.defs.specs import column_schema, key_of, topic_key, topic_spec
+from engagement_platform.engine.model import RULES_VERSION
 from engagement_platform.lake.streaming import Drained
 from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, Hop, Lag, lag, read_up_to, run_hop
 from engagement_platform.settings import Settings
@@ -37,6 +39,7 @@ def hop_asset(hop: Hop) -> dg.AssetsDefinition:
         pool=f"view_{hop.name}",
         description=f"{hop.table.description} Append-only: streams may read on from it.",
         metadata={"dagster/column_schema": column_schema(hop.table)},
+        code_version=str(RULES_VERSION),
     )
     def drain_hop(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
         from engagement_platform.lake.lake import Lake
@@ -44,9 +47,9 @@ def hop_asset(hop: Hop) -> dg.AssetsDefinition:
         with platform.open(hop.stream) as opened:
             lake = Lake(opened.spark, opened.settings)
             drained = run_hop(hop, lake, opened.stores)
-            behind = lag(hop, lake)
+            behind, table = lag(hop, lake), of_table(hop.table, opened.settings.lake)
         context.log.info(f"{hop.stream}: {drained.rows_in:,} rows in {drained.batches} batches, {drained.late:,} late")
-        return dg.MaterializeResult(metadata=hop_metadata(drained, behind))
+        return dg.MaterializeResult(metadata={**hop_metadata(drained, behind), **table})
 
     return drain_hop
 

@@ -166,7 +166,8 @@ def backlog_sensor(
         if assets is None:
             return dg.RunRequest(tags=tags)
         config = dg.RunConfig(ops={assets.node_def.name: IngestConfig(mode="drain")})
-        return dg.RunRequest(run_config=config, partition_key=todays_partition(), tags=tags)
+        partition = todays_partition() if drain.tables.by_day else None
+        return dg.RunRequest(run_config=config, partition_key=partition, tags=tags)
 
     description = f"Launches a drain run when {what} and none is under way."
     return sensor(name, look, description, job=drain.dagster_job, every=every, on=not (in_shared and is_shared()))

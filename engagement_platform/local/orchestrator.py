@@ -13,17 +13,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import engagement_platform
 from engagement_platform.errors import PlatformError
 from engagement_platform.local.ports import LOCALHOST, answers, answers_http
 from engagement_platform.local.process import Child
-from engagement_platform.settings import Settings
+from engagement_platform.settings import ENV_PREFIX, Settings
 
 CODE_SERVER, WEBSERVER, DAEMON = "code-server", "webserver", "daemon"
 LOCATION = "engagement_platform"
 PORTS = {"ui_port": "Dagster UI", "code_port": "Dagster code server"}
 """Setting of `embedded` to what listens there."""
 STAGE = 1
+SHARED_DRAIN = f"{ENV_PREFIX}DAGSTER__SHARED_DRAIN"
+RUNS_AT_ONCE = 4
+"""Where one run drains for several pipelines: that one, the one of games, and two for moves, checks and maintenance."""
 AFTER_SPARK = ("nice", "-n", "5")
 """Runs wait for Spark more than they work; where cores are few, those that start would keep it waiting."""
 
@@ -45,7 +50,8 @@ def dagster_children(settings: Settings, variables: Mapping[str, str], after: Se
     """
     home = settings.home / "dagster"
     home.mkdir(parents=True, exist_ok=True)
-    (home / "dagster.yaml").write_text(f"# Copied by `engagement-platform up`; edits are lost.\n{_instance_config()}")
+    config = _instance_config(shared=variables.get(SHARED_DRAIN) == "true")
+    (home / "dagster.yaml").write_text(f"# Written by `engagement-platform up`; edits are lost.\n{config}")
     workspace = home / "workspace.yaml"
     port = settings.embedded.code_port
     server = {"host": LOCALHOST, "port": port, "location_name": LOCATION}
@@ -106,11 +112,14 @@ def _ask(settings: Settings, query: str, variables: Mapping[str, object]) -> dic
         return dict(json.load(answer)["data"])
 
 
-def _instance_config() -> str:
+def _instance_config(*, shared: bool) -> str:
     package = Path(engagement_platform.__file__).parent
     for folder in (package.parent, package):
         if (folder / "dagster.yaml").exists():
-            return (folder / "dagster.yaml").read_text()
+            config = yaml.safe_load((folder / "dagster.yaml").read_text())
+            if shared:
+                config["concurrency"]["runs"]["max_concurrent_runs"] = RUNS_AT_ONCE
+            return str(yaml.safe_dump(config, sort_keys=False))
     raise PlatformError(
         "Found no dagster.yaml for the Dagster instance. Run from a checkout, or reinstall the package."
     )

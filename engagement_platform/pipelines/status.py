@@ -83,6 +83,8 @@ class JobStatus:
     totals: Counter[str]
     waiting_since: datetime | None = None
     """Since when at least the oldest of it waits, where that is in tables of engagements; None: nothing does."""
+    finished: BatchRecord | None = None
+    """The last batch that finished."""
 
     @property
     def failure(self) -> str | None:
@@ -100,7 +102,8 @@ def job_statuses(settings: Settings) -> list[JobStatus]:
     for job in job_names(settings):
         checkpoint, done = stores.checkpoints.latest(job), succeeded(stores.checkpoints.history(job))
         waits = in_tables(job, settings, stores) or Waiting(backlog(job, settings, checkpoint))
-        found.append(JobStatus(job, checkpoint, waits.rows, len(done), summed(done), waits.since))
+        last = done[0] if done else None
+        found.append(JobStatus(job, checkpoint, waits.rows, len(done), summed(done), waits.since, last))
     return found
 
 

@@ -176,15 +176,18 @@ class Settings(BaseSettings):
             name = variable.removeprefix(ENV_PREFIX).partition("__")[0].lower()
             if name not in cls.model_fields and variable != _CONFIG:
                 raise SettingsError(f"{variable} names no setting{_nearest(name, cls.model_fields)}")
-        named = os.environ.get(_CONFIG)
-        file = Path(named or "platform.toml")
-        if named and not file.is_file():
+        file = _file()
+        if os.environ.get(_CONFIG) and not file.is_file():
             raise SettingsError(f"{_CONFIG} names {file}, which is no file")
         try:
             toml = TomlConfigSettingsSource(settings_cls, file)
         except tomllib.TOMLDecodeError as error:
             raise SettingsError(f"{file}: {error}") from None
         return init_settings, env_settings, toml
+
+
+def _file() -> Path:
+    return Path(os.environ.get(_CONFIG) or "platform.toml")
 
 
 def _embedded_broker(home: Path) -> str | None:
@@ -216,7 +219,7 @@ def refusal(error: ValueError) -> str | None:
         elif problem["type"].startswith("time_delta"):
             what = "a duration such as PT20S, PT10M, P7D or 00:00:20 is needed"
         wrong.append(f"{ENV_PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {what}")
-    return f"Settings cannot be used (variable or line of platform.toml): {'; '.join(wrong)}. Nothing was started."
+    return f"Settings cannot be used (variable or line of {_file()}): {'; '.join(wrong)}. Nothing was started."
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

@@ -86,8 +86,8 @@ class Home:
         return loaded().resolve_job_def(job).execute_in_process(instance=self.instance)
 
     def run(self, job: str, partitions: list[date], mode: str = "auto", raise_on_error: bool = True) -> Any:
-        """Run a job for a day, or for all from the first to the last day in one run."""
-        first, last = partitions[0].isoformat(), partitions[-1].isoformat()
+        """Run a job for a day, or for all from the first to the last day in one run; for none where it has none."""
+        first, last = (partitions[at].isoformat() if partitions else None for at in (0, -1))
         tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
         op = OPS.get(job)
         return (

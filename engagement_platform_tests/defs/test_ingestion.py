@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.defs.ingestion import Mode, run_plan
+from engagement_platform.defs import games, kafka_tables
+from engagement_platform.defs.engagement import ENGAGEMENTS, REQUESTS
+from engagement_platform.defs.entity import PROFILES
+from engagement_platform.defs.ingestion import Ingestion, Mode, run_plan
+from engagement_platform.pipelines.games.feed import shipped
+from engagement_platform.settings import Settings
+from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK
 
 TODAY = date(2026, 11, 21)
 YESTERDAY = TODAY - timedelta(days=1)
@@ -42,3 +48,22 @@ def test_auto_covers_each_day_exactly_once_and_in_order(days: list[date]) -> Non
     again, drains = run_plan("auto", days, TODAY)
     assert again == sorted(set(days) - {TODAY})
     assert drains == (TODAY in days or not days)
+
+
+@pytest.mark.parametrize(
+    ("ingestion", "by_day"),
+    [
+        (ENGAGEMENTS, True),
+        (REQUESTS, False),
+        (PROFILES.changes, True),
+        (games.ingestion(shipped(Settings()), "games"), True),
+        (kafka_tables.ingestion(CLICK), False),
+    ],
+    ids=lambda each: each.job if isinstance(each, Ingestion) else "",
+)
+def test_assets_have_a_partition_for_each_day_where_a_day_can_be_read_again_and_none_elsewhere(
+    ingestion: Ingestion, by_day: bool
+) -> None:
+    assert (ingestion.reread is not None) == by_day
+    assert (ingestion.assets.partitions_def is not None) == by_day
+    assert ingestion.tables.by_day == by_day

@@ -58,6 +58,7 @@ def test_a_run_drains_every_hop_and_tells_its_rows_and_its_lag(
         assert "has no topic" in str(tick())
     assert_is(world, chain)
     assert told[PAGE_VIEW.name]["rows_in"] == len(views) + 1
+    assert told[VIEW_QUARANTINE.name]["dagster/row_count"] == 1
     assert told[VIEW_QUARANTINE.name]["rows_in"] == len(views) + 1
     assert told[SESSION.name]["rows_in"] == len(views)
     assert told[DAILY.name]["rows_in"] == len(chain.sessions)

@@ -6,9 +6,10 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from dagster import DagsterInstance
 
-from engagement_platform.local.orchestrator import PORTS, dagster_children, ui_address
+from engagement_platform.local.orchestrator import PORTS, SHARED_DRAIN, dagster_children, ui_address
 from engagement_platform.pipelines.jobs import GAME_JOBS, JOB_NAMES
 from engagement_platform.settings import Settings
 
@@ -25,6 +26,18 @@ def test_the_instance_is_what_dagster_accepts(tmp_path: Path) -> None:
         assert queue is not None
         steady = len(JOB_NAMES) + len(GAME_JOBS)
         assert queue.max_concurrent_runs > steady, "what is always busy would leave no slot to checks and maintenance"
+
+
+@pytest.mark.parametrize(("shared", "at_once"), [("true", 4), ("false", 8)])
+def test_few_runs_go_on_at_once_where_one_drains_for_several_pipelines(
+    tmp_path: Path, shared: str, at_once: int
+) -> None:
+    dagster_children(Settings(home=tmp_path), {SHARED_DRAIN: shared}, ())
+    with DagsterInstance.from_config(str(tmp_path / "dagster")) as instance:
+        queue = instance.get_concurrency_config().run_queue_config
+        assert queue is not None
+        assert queue.max_concurrent_runs == at_once
+        assert instance.get_concurrency_config().pool_config.default_pool_limit == 1, "the rest is as it was"
 
 
 def test_both_workspaces_name_the_same_code_location(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, write_deltalake
 from deltalake import Transaction as AppTransaction
+from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
@@ -110,6 +111,44 @@ def test_the_table_has_the_batches_of_a_job_and_not_those_that_it_moved(
     shown = CliRunner().invoke(app, ["status"], env={"COLUMNS": "200"}).stdout
     [row] = [line for line in shown.splitlines() if REMATERIALIZE_PROFILE in line]
     assert "77" not in row
+
+
+def test_prometheus_reads_what_waits_what_has_failed_and_what_the_last_batch_took(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done, failed = record(rows=5, produced_s_before=[3.0] * 21), record(1, state=JobState.FAILED)
+    jobs = [
+        JobStatus(INGEST_ENGAGEMENTS, failed, 7, 3, Counter(landed=4, quarantined=1, files=9), NOON, done),
+        JobStatus(APPLY_MUTATIONS, None, 0, 0, Counter()),
+    ]
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path))
+    monkeypatch.setattr("engagement_platform.pipelines.status.job_statuses", lambda _settings: jobs)
+    told = CliRunner().invoke(app, ["status", "--prometheus"]).stdout
+    samples = [each for family in text_string_to_metric_families(told) for each in family.samples]
+
+    def of(job: str) -> dict[tuple[str, ...], float]:
+        return {
+            (each.name.removeprefix("engagement_platform_"), *list(each.labels.values())[1:]): each.value
+            for each in samples
+            if next(iter(each.labels.values())) == job
+        }
+
+    nothing = {("waiting",): 0, ("failed",): 0, ("batches_total",): 0,
+               **{("records_total", outcome): 0 for outcome in ("landed", "duplicates", "quarantined")}}  # fmt: skip
+    assert of(APPLY_MUTATIONS) == nothing
+    assert of(INGEST_ENGAGEMENTS) == {
+        **nothing,
+        ("waiting",): 7,
+        ("waiting_since_timestamp_seconds",): NOON.timestamp(),
+        ("failed",): 1,
+        ("batches_total",): 3,
+        ("records_total", "landed"): 4,
+        ("records_total", "quarantined"): 1,
+        ("batch_seconds",): (done.updated_ts - done.started_ts).total_seconds(),
+        ("batch_finished_timestamp_seconds",): NOON.timestamp(),
+        ("batch_freshness_seconds", "0.5"): 3,
+        ("batch_freshness_seconds", "0.95"): 3,
+    }
     assert " 3 " in row
 
 
