@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from engagement_platform.lake.session import GRAPH_PLUGIN, RELATION_PLUGINS
+from engagement_platform.local import connect
 from engagement_platform.local.connect import connect_child
+from engagement_platform.local.ports import LOCALHOST
 from engagement_platform.settings import Settings, SparkSettings
 
 CORE, CONNECT = "graphframes-spark4_2.13-0.12.3.jar", "graphframes-connect-spark4_2.13-0.12.3.jar"
@@ -17,14 +20,20 @@ CORE, CONNECT = "graphframes-spark4_2.13-0.12.3.jar", "graphframes-connect-spark
 pytestmark = [pytest.mark.usefixtures("spark_jars")]
 
 
-def command(folder: Path, jars: tuple[str, ...], conf: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def command(
+    folder: Path, jars: tuple[str, ...], conf: Mapping[str, str], host: str = LOCALHOST
+) -> tuple[list[str], dict[str, str]]:
     """Names of the jars, and the confs, of a server with these jars in its folder."""
     (folder / "jars").mkdir()
     for name in jars:
         (folder / "jars" / name).write_bytes(b"")
     spark = SparkSettings(jar_folder=folder / "jars", conf=dict(conf))
     settings = Settings(lake_uri=None, home=folder / "home", spark=spark)
-    words = connect_child(settings, folder / "work").command
+    return said(connect_child(settings, folder / "work", host=host).command)
+
+
+def said(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Names of the jars, and the confs, of a command."""
     of = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--conf")
     return [Path(jar).name for jar in words[words.index("--jars") + 1].split(",")], of
 
@@ -62,3 +71,42 @@ def test_on_few_cores_the_server_compiles_quickly_and_own_options_come_last(
 def test_sessions_keep_no_plans_unless_that_is_asked_for(tmp_path: Path, own: dict[str, str], kept: str) -> None:
     _, conf = command(tmp_path, (CORE,), own)
     assert conf["spark.connect.session.planCache.maxSize"] == kept
+
+
+@pytest.mark.parametrize("host", [LOCALHOST, "0.0.0.0"])
+def test_a_server_listens_where_it_is_told_to(tmp_path: Path, host: str) -> None:
+    _, conf = command(tmp_path, (CORE,), {"spark.connect.grpc.binding.address": "203.0.113.7"}, host)
+    assert conf["spark.connect.grpc.binding.address"] == host
+
+
+def test_run_as_a_program_it_becomes_the_server_and_listens_on_this_machine_only_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    became: list[tuple[str, list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execvpe", lambda *what: became.append(what))
+    monkeypatch.setattr(os, "umask", lambda _: None)
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere:15002")
+    for arguments in ([], ["--host", "0.0.0.0"]):
+        monkeypatch.setattr(sys, "argv", ["connect", *arguments])
+        connect.main()
+    for (program, words, variables), host in zip(became, (LOCALHOST, "0.0.0.0"), strict=True):
+        assert program == words[0]
+        assert said(words)[1]["spark.connect.grpc.binding.address"] == host
+        # With a client's variable spark-submit refuses to start a server.
+        assert "SPARK_REMOTE" not in variables
+        assert variables["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_run_as_a_program_it_ends_with_one_sentence_where_it_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "umask", lambda _: None)
+    monkeypatch.setattr(sys, "argv", ["connect"])
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_SPARK__JAR_FOLDER", str(tmp_path / "nowhere"))
+    with pytest.raises(SystemExit, match="no folder with jars"):
+        connect.main()
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_SPARK__JAR_FOLDR", "nowhere")
+    with pytest.raises(SystemExit, match="the nearest is jar_folder"):
+        connect.main()
