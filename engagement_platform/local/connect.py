@@ -1,7 +1,11 @@
-"""The command that runs a Spark Connect server for one machine. Its configuration is `lake/session`'s."""
+"""The command that runs a Spark Connect server for one machine. Its configuration is `lake/session`'s.
+
+Run as a program it becomes the server, for a container of its own.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -10,11 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from engagement_platform.errors import PlatformError
 from engagement_platform.lake.jars import find_java, pyspark_home, spark_jars
 from engagement_platform.local.connect_server import CONF
 from engagement_platform.local.ports import LOCALHOST, answers
 from engagement_platform.local.process import Child
-from engagement_platform.settings import Settings
+from engagement_platform.settings import Settings, refusal
 
 NAME = "spark-connect"
 _PLUGIN = "org.apache.spark.sql.connect.SparkConnectPlugin"
@@ -45,9 +50,12 @@ rootLogger.appenderRef.out.ref = out
 """
 
 
-def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = MappingProxyType({})) -> Child:
+def connect_child(
+    settings: Settings, work_dir: Path, env: Mapping[str, str] = MappingProxyType({}), *, host: str = LOCALHOST
+) -> Child:
     """The server as a process to supervise; `work_dir` takes its scratch files. Raises what resolving jars raises.
 
+    host: address to listen on. Whoever reaches the port runs what they want: Connect has no users and no passwords.
     spark-submit is a shell script that becomes the JVM (exec twice), so the child's process is the server itself; the
     JVM starts `connect_server` as its driver.
     """
@@ -68,7 +76,7 @@ def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = M
         "spark.connect.session.planCache.maxSize": "0",
         "spark.python.daemon.module": "engagement_platform.local.python_daemon",
         **server_conf(settings),
-        "spark.connect.grpc.binding.address": LOCALHOST,
+        "spark.connect.grpc.binding.address": host,
         "spark.connect.grpc.binding.port": str(settings.embedded.connect_port),
     }
     conf |= plugin_conf(jars, conf)
@@ -105,3 +113,28 @@ def connect_child(settings: Settings, work_dir: Path, env: Mapping[str, str] = M
         },
         ready=lambda: answers(settings.embedded.connect_port),
     )
+
+
+def main() -> None:
+    """Become the server of the settings. Exit status: that of the server, or 1 with the reason."""
+    parser = argparse.ArgumentParser(prog="python -m engagement_platform.local.connect", description=main.__doc__)
+    parser.add_argument("--host", default=LOCALHOST, help="Address to listen on, by default 127.0.0.1 only.")
+    host = parser.parse_args().host
+    # As the command line does: what is written into the home folder is for its owner only.
+    os.umask(0o077)
+    try:
+        settings = Settings()
+        child = connect_child(settings, settings.home.expanduser().absolute() / "spark", host=host)
+    except PlatformError as error:
+        sys.exit(str(error))
+    except ValueError as error:
+        if (reason := refusal(error)) is None:
+            raise
+        sys.exit(reason)
+    variables: dict[str, str | None] = {**os.environ, **child.env}
+    command = [*child.command]
+    os.execvpe(command[0], command, {key: value for key, value in variables.items() if value is not None})  # noqa: S606
+
+
+if __name__ == "__main__":
+    main()
