@@ -45,8 +45,8 @@ class NoReread(PlatformError):
     def __init__(self, job: str, days: Sequence[date]) -> None:
         self.job, self.days = job, tuple(days)
         super().__init__(
-            f"{job} cannot read {', '.join(map(str, days))} again: its records stand as they came. Nothing was changed. "
-            "For records that were rejected and would pass now, run the job redrive_quarantine; new ones come "
+            f"{job} cannot read {', '.join(map(str, days))} again: its records stand as they came. Nothing was "
+            "changed. For records that were rejected and would pass now, run the job redrive_quarantine; new ones come "
             "by the mode drain."
         )
 

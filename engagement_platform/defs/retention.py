@@ -45,8 +45,8 @@ def remove_before(instance: dg.DagsterInstance, before: datetime) -> dict[str, i
             for suffix in ("", "-wal", "-shm"):
                 Path(storage.path_for_shard(run_id) + suffix).unlink(missing_ok=True)
     values = {"before": before.astimezone(UTC).replace(tzinfo=None)}
-    # On SQLite events of no run are in a file of their own, and once more in the one that all queries read; elsewhere the
-    # first of these removes them.
+    # On SQLite events of no run are in a file of their own, and once more in the one that all queries read. Elsewhere
+    # the first of these removes them.
     with storage.run_connection("") as connection:
         events = connection.execute(_EVENTS_OF_NO_RUN, values).rowcount
     with storage.index_connection() as connection:

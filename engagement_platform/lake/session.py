@@ -162,9 +162,9 @@ def build_classic(conf: dict[str, str], app_name: str) -> SparkSession:
 
 
 def start_jvm(conf: Mapping[str, str]) -> None:
-    """Start the JVM of a Spark in this process, unless there is one. The session gives it the rest of the configuration.
+    """Start the JVM of a Spark in this process, unless there is one. A session gives it the rest of the configuration.
 
-    The JVM that PySpark starts together with a session has all of it on its command line, with the keys of object stores.
+    The JVM that PySpark starts together with a session has all of it on its command line, keys of object stores too.
     """
     if SparkContext._gateway is not None:
         return

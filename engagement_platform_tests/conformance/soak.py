@@ -63,12 +63,14 @@ Sample = dict[str, float]
 def kept(home: Path) -> Sample:
     """What a home holds: files and sizes by part."""
     others = [size for path, size in sizes(home) if _is_other(path.relative_to(home))]
+    ticks = _size(home / "dagster" / "schedules")
     return {
         "data files": data_files(home),
         "files of table logs": sum(path.parent.name == "_delta_log" for path, _ in sizes(home / "lake")),
         "lake, MB": _size(home / "lake") / MEGABYTE,
         "stores, MB": sum(size for path, size in sizes(home) if path.name.startswith("stores.db")) / MEGABYTE,
-        "Dagster's databases, MB": database(home) / MEGABYTE,
+        "Dagster's databases, MB": (database(home) - ticks) / MEGABYTE,
+        "Dagster's ticks, MB": ticks / MEGABYTE,
         "logs, MB": _size(home / "logs") / MEGABYTE,
         "broker, MB": _size(home / "kafka") / MEGABYTE,
         "all else in the home, files": len(others),
@@ -86,7 +88,8 @@ a night.
 Data files go an hour after they were replaced, so of two hours the second quarter has not all of them yet: the third.
 
 The others grow with what arrives, and no faster: rows that are alive, what happened to each batch, messages for the 7
-days for which the broker keeps them, entries of tables' logs, which Delta removes by whole days only
+days for which the broker keeps them, ticks of sensors for the day that `dagster.yaml` keeps them, entries of tables'
+logs, which Delta removes by whole days only
 (`test_files_of_a_log_go_with_a_checkpoint_once_its_retention_is_over`), logs up to 40 MB a process.
 """
 

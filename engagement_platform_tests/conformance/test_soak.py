@@ -75,6 +75,7 @@ def test_a_run_of_a_night_that_did_not_succeed_is_said_once() -> None:
 def test_what_goes_while_a_home_is_measured_is_left_out(tmp_path: Path) -> None:
     for name, size in {
         "lake/a/_delta_log/0.json": 1, "lake/a/_delta_log/1.checkpoint.parquet": 2, "lake/a/day=1/part.parquet": 4,
+        "dagster/schedules/schedules.db": 1024,
         "dagster/history/runs.db": 8, "dagster/history/runs.db-wal": 16, "dagster/storage/x/compute": 32,
         "stores.db": 64, "stores.db-shm": 128, "logs/up.log": 256, "kafka/0.log": 512,
     }.items():  # fmt: skip
@@ -84,5 +85,6 @@ def test_what_goes_while_a_home_is_measured_is_left_out(tmp_path: Path) -> None:
     found = {name: figure * MEGABYTE if name.endswith("MB") else figure for name, figure in kept(tmp_path).items()}
     assert found == {
         "data files": 1, "files of table logs": 2, "lake, MB": 7, "stores, MB": 192, "Dagster's databases, MB": 24,
+        "Dagster's ticks, MB": 1024,
         "logs, MB": 256, "broker, MB": 512, "all else in the home, files": 1, "all else in the home, MB": 32,
     }  # fmt: skip

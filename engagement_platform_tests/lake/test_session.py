@@ -85,7 +85,7 @@ for conf in given:
 @pytest.mark.crash
 def test_a_spark_of_this_process_has_its_whole_configuration_and_nobody_else_reads_its_secrets() -> None:
     """Whatever is in a value; also the second one in a process, whose JVM runs already."""
-    odd = 'a = : # ! \\ " \' $HOME é'
+    odd = "a = : # ! \\ \" ' $HOME é"
     given = [
         {"spark.master": "local[1]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
          "spark.driver.bindAddress": "127.0.0.1", "spark.driver.extraJavaOptions": "-Dodd=1 -XX:+UseSerialGC",
@@ -94,7 +94,8 @@ def test_a_spark_of_this_process_has_its_whole_configuration_and_nobody_else_rea
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-c", _STARTS], input="".join(f"{json.dumps(conf)}\n" for conf in given), text=True,
-        capture_output=True, check=True, timeout=240, env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--name own pyspark-shell"},
+        capture_output=True, check=True, timeout=240,
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--name own pyspark-shell"},
     )  # fmt: skip
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert said[::2] == given

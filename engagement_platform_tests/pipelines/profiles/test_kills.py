@@ -16,7 +16,13 @@ from engagement_platform.local.traffic import Kind, Message
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import KafkaSettings
 from engagement_platform_tests.ingestion.test_whole_path import Machine, started
-from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, declared, seen_by_rules, side_by_side
+from engagement_platform_tests.pipelines.profiles.histories import (
+    DEVICE,
+    PROFILE,
+    declared,
+    seen_by_rules,
+    side_by_side,
+)
 from engagement_platform_tests.pipelines.profiles.oracle import Said, replay
 from engagement_platform_tests.pipelines.profiles.test_rematerialize import POINTS
 
