@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast test-first-day test-long test-crash conformance soak lint format docs clean bench-ingest bench-pipe bench-cascade bench-mutation \
+.PHONY: help setup run test test-fast test-first-day test-long test-crash conformance soak lint format docs docs-serve docs-site clean bench-ingest bench-pipe bench-cascade bench-mutation \
   bench-partitioning bench-file-size bench-optimize bench-merge-on-read bench-incremental-read bench-freshness bench-footprint \
   bench-ingest-server bench-chain bench-s3-sqs bench-doctor \
   simulate-days
@@ -52,6 +52,12 @@ format: setup ## rewrite the code as ruff wants it
 
 docs: setup ## regenerate the reference pages that come from the code
 	@$(BIN)/python -m tools.docs
+
+docs-serve: setup ## the pages of docs/ as a site on http://127.0.0.1:8000, built anew as they change; Ctrl-C stops it
+	@$(BIN)/mkdocs serve --strict --dev-addr 127.0.0.1:8000
+
+docs-site: setup ## build the site of docs/ into site/; a page that is not in the navigation or a dead link fails it
+	@$(BIN)/mkdocs build --strict --clean
 
 bench-ingest: setup ## ingestion against a plain streaming append, per layout; prints rows/s and the ratio
 	@$(BIN)/python -m benchmarks.ingest $(ARGS)
@@ -103,5 +109,5 @@ simulate-days: setup ## files and seconds of a move as days go by, without and w
 
 clean: ## remove caches and the virtual environment; data and jars in the home folders stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse metastore_db \
-	  derby.log artifacts
+	  derby.log artifacts site
 	find engagement_platform engagement_platform_tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +
