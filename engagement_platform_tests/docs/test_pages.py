@@ -52,7 +52,7 @@ def commands(page: Path) -> list[list[str]]:
 @EVERY_PAGE
 def test_every_file_that_is_named_exists(page: Path) -> None:
     paths = re.findall(
-        r"`((?:engagement_platform|engagement_platform_tests|docs|tools|benchmarks)/[\w./-]+\.\w+)`", text(page)
+        r"`((?:engagement_platform|engagement_platform_tests|docs|tools|benchmarks|deploy)/[\w./-]+\.\w+)`", text(page)
     )
     assert [path for path in paths if not (ROOT / path).is_file()] == []
 
