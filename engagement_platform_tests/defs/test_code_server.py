@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,14 +13,9 @@ import dagster as dg
 import pytest
 
 from engagement_platform.defs import code_server
-from engagement_platform.defs.code_server import OURS, cancel_abandoned_runs
+from engagement_platform.defs.code_server import cancel_abandoned_runs
 
 STATUS = dg.DagsterRunStatus
-
-
-@dg.job
-def a_job() -> None:
-    """Of no ops."""
 
 
 @pytest.fixture
@@ -28,8 +24,22 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield made
 
 
-def run_at(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, tags: dict[str, str]) -> str:
-    return instance.create_run_for_job(a_job, status=status, tags=tags).run_id
+def run_at(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, location: str = code_server.LOCATION) -> str:
+    """Id of a new run, as the daemon launches one of a code location."""
+    # As the stores of Dagster have them, for it exports no class for them.
+    repository = {
+        "__class__": "ExternalRepositoryOrigin",
+        "repository_location_origin": {"__class__": "RegisteredRepositoryLocationOrigin", "location_name": location},
+        "repository_name": dg.Definitions().get_repository_def().name,
+    }
+    run = json.loads(dg.serialize_value(dg.DagsterRun(job_name="a_job", run_id=str(uuid.uuid4()))))
+    run["external_pipeline_origin"] = {
+        "__class__": "ExternalPipelineOrigin",
+        "external_repository_origin": repository,
+        "pipeline_name": "a_job",
+    }
+    run["status"] = json.loads(dg.serialize_value(status))
+    return instance.add_run(dg.deserialize_value(json.dumps(run), dg.DagsterRun)).run_id
 
 
 def status_of(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus:
@@ -52,13 +62,13 @@ def status_of(instance: dg.DagsterInstance, run_id: str) -> dg.DagsterRunStatus:
 def test_runs_in_progress_are_canceled_and_no_others(
     instance: dg.DagsterInstance, status: dg.DagsterRunStatus, after: dg.DagsterRunStatus
 ) -> None:
-    run_id = run_at(instance, status, OURS)
+    run_id = run_at(instance, status)
     assert cancel_abandoned_runs(instance) == (after is not status)
     assert status_of(instance, run_id) is after
 
 
 def test_runs_of_another_code_location_go_on(instance: dg.DagsterInstance) -> None:
-    run_id = run_at(instance, STATUS.STARTED, {".dagster/repository": "__repository__@another"})
+    run_id = run_at(instance, STATUS.STARTED, "another")
     assert cancel_abandoned_runs(instance) == 0
     assert status_of(instance, run_id) is STATUS.STARTED
 
@@ -66,25 +76,9 @@ def test_runs_of_another_code_location_go_on(instance: dg.DagsterInstance) -> No
 def test_runs_that_a_launcher_started_elsewhere_go_on(tmp_path: Path) -> None:
     launcher = {"module": "dagster._core.test_utils", "class": "MockedRunLauncher"}
     with dg.instance_for_test(temp_dir=str(tmp_path), overrides={"run_launcher": launcher}) as instance:
-        run_id = run_at(instance, STATUS.STARTED, OURS)
+        run_id = run_at(instance, STATUS.STARTED)
         assert cancel_abandoned_runs(instance) == 0
         assert status_of(instance, run_id) is STATUS.STARTED
-
-
-def test_the_tag_of_a_run_names_its_location_as_dagster_does() -> None:
-    location = {"__class__": "RegisteredRepositoryLocationOrigin", "location_name": code_server.LOCATION}
-    repository = {
-        "__class__": "ExternalRepositoryOrigin",
-        "repository_location_origin": location,
-        "repository_name": dg.Definitions().get_repository_def().name,
-    }
-    run = json.loads(dg.serialize_value(dg.DagsterRun(job_name="a_job", run_id="one")))
-    run["external_pipeline_origin"] = {
-        "__class__": "ExternalPipelineOrigin",
-        "external_repository_origin": repository,
-        "pipeline_name": "a_job",
-    }
-    assert dg.deserialize_value(json.dumps(run), dg.DagsterRun).tags_for_storage() == OURS
 
 
 def test_it_then_becomes_the_code_server(
@@ -93,7 +87,7 @@ def test_it_then_becomes_the_code_server(
     became: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda program, words: became.append([program, *words]))
     monkeypatch.setattr(sys, "argv", ["code_server", "--host", "0.0.0.0", "--port", "4000"])
-    run_id = run_at(instance, STATUS.STARTED, OURS)
+    run_id = run_at(instance, STATUS.STARTED)
     code_server.main()
     assert status_of(instance, run_id) is STATUS.CANCELED
     assert capsys.readouterr().out.startswith("Runs that ended with the code server: 1.")
