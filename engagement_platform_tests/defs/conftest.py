@@ -87,7 +87,7 @@ class Home:
 
     def run(self, job: str, partitions: list[date], mode: str = "auto", raise_on_error: bool = True) -> Any:
         """Run a job for a day, or for all from the first to the last day in one run; for none where it has none."""
-        first, last = (partitions[at].isoformat() if partitions else None for at in (0, -1))
+        first, last = (partitions[at].isoformat() if partitions else "" for at in (0, -1))
         tags = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
         op = OPS.get(job)
         return (
@@ -95,7 +95,7 @@ class Home:
             .resolve_job_def(job)
             .execute_in_process(
                 run_config={"ops": {op: {"config": {"mode": mode}}}} if op else {},
-                partition_key=first if first == last else None,
+                partition_key=first or None if first == last else None,
                 tags=None if first == last else tags,
                 instance=self.instance,
                 raise_on_error=raise_on_error,

@@ -134,8 +134,8 @@ def test_prometheus_reads_what_waits_what_has_failed_and_what_the_last_batch_too
             if next(iter(each.labels.values())) == job
         }
 
-    nothing = {("waiting",): 0, ("failed",): 0, ("batches_total",): 0,
-               **{("records_total", outcome): 0 for outcome in ("landed", "duplicates", "quarantined")}}  # fmt: skip
+    nothing: dict[tuple[str, ...], float] = {("waiting",): 0, ("failed",): 0, ("batches_total",): 0}
+    nothing |= {("records_total", outcome): 0 for outcome in ("landed", "duplicates", "quarantined")}
     assert of(APPLY_MUTATIONS) == nothing
     assert of(INGEST_ENGAGEMENTS) == {
         **nothing,
