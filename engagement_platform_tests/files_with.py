@@ -29,12 +29,15 @@ def places_with(folders: Sequence[Path], needles: Sequence[bytes], outside: Sequ
 
 
 def open_to_others(folder: Path) -> dict[str, str]:
-    """Modes of a folder, and of all below it, which others than the owner may enter, read or write."""
+    """Modes of a folder, and of all below it, that others than the owner may enter, read or write.
+
+    Spark lets everybody execute its copies of jars, which nobody else can read.
+    """
     found = {}
     for path in (folder, *folder.rglob("*")):
         with suppress(FileNotFoundError):
             mode = path.lstat().st_mode
-            if mode & 0o077 and not stat.S_ISLNK(mode):
+            if mode & (0o077 if stat.S_ISDIR(mode) else 0o066) and not stat.S_ISLNK(mode):
                 found[str(path.relative_to(folder))] = f"{stat.S_IMODE(mode):o}"
     return found
 

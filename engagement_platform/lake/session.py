@@ -108,8 +108,18 @@ def server_conf(settings: Settings, source: str = "") -> dict[str, str]:
         **session_conf(settings),
         **s3a_conf(settings.lake, os.environ),
         **s3a_conf(source, os.environ),
+        **local_modes(settings),
         **settings.spark.own_conf,
     }
+
+
+def local_modes(settings: Settings) -> dict[str, str]:
+    """Configuration by which tables in the home folder are for its owner only; empty where the lake is elsewhere.
+
+    Hadoop gives what it makes on a local disk modes of its own, by default 644 and 755, whatever the umask is.
+    """
+    inside = Path(settings.lake).is_relative_to(settings.home.expanduser().absolute())
+    return {"spark.hadoop.fs.permissions.umask-mode": "077"} if inside else {}
 
 
 def s3a_conf(uri: str, environment: Mapping[str, str]) -> dict[str, str]:

@@ -18,7 +18,14 @@ from pyspark.sql.connect.client import DefaultChannelBuilder
 from engagement_platform.engine.database import open_engine, writing
 from engagement_platform.engine.lease import LeaseLost
 from engagement_platform.engine.schema import LEASE
-from engagement_platform.lake.session import SparkUnavailable, _answering, _server_name, s3a_conf, server_conf
+from engagement_platform.lake.session import (
+    SparkUnavailable,
+    _answering,
+    _server_name,
+    local_modes,
+    s3a_conf,
+    server_conf,
+)
 from engagement_platform.lake.shared_session import shared_session
 from engagement_platform.settings import Settings, SparkSettings
 
@@ -28,6 +35,14 @@ KEY = "spark.hadoop.fs.s3a.secret.key"
 
 def test_a_lake_on_a_disk_needs_nothing() -> None:
     assert s3a_conf("/data/lake", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9000", "AWS_REGION": "eu-central-1"}) == {}
+
+
+def test_tables_in_the_home_are_for_its_owner_only_and_those_elsewhere_as_hadoop_has_it(tmp_path: Path) -> None:
+    ours = {"spark.hadoop.fs.permissions.umask-mode": "077"}
+    assert local_modes(Settings(home=tmp_path, lake_uri=None)) == ours
+    assert local_modes(Settings(home=tmp_path, lake_uri=str(tmp_path / "lake"))) == ours
+    for elsewhere in ("/data/lake", f"{tmp_path}-2/lake", "s3a://bucket/lake"):
+        assert local_modes(Settings(home=tmp_path, lake_uri=elsewhere)) == {}
 
 
 def test_amazon_needs_at_most_its_region() -> None:
