@@ -29,9 +29,10 @@ GRAPH_PLUGIN = "org.apache.spark.sql.graphframes.GraphFramesConnect"
 
 _SUBMITTED = (
     "spark.master", "spark.driver.", "spark.jars", "spark.files", "spark.archives", "spark.submit.", "spark.yarn.",
-    "spark.kubernetes.",
+    "spark.kubernetes.", "spark.hadoop.fs.permissions.",
 )  # fmt: skip
-"""Configuration that counts before there is a session: the JVM's own, its class path, where it runs."""
+"""Configuration that counts before there is a session: the JVM's own, its class path, where it runs, and what Hadoop's
+local file system goes by, which spark-submit opens."""
 
 SAFE_LOG_STORES = frozenset({"io.delta.storage.S3DynamoDBLogStore"})
 """Values of spark.delta.logStore.s3a.impl with which several drivers may commit."""

@@ -58,7 +58,7 @@ class SparkSettings(Section):
     conf: dict[str, SecretStr] = Field(default_factory=dict)
     """More configuration of a Spark that is started here. Values are never printed. On the command line of its process,
     which every user of the machine can read, are those that `spark-submit` needs: spark.driver.*, spark.jars*,
-    spark.files, spark.archives, spark.submit.*, spark.yarn.*, spark.kubernetes.*."""
+    spark.files, spark.archives, spark.submit.*, spark.yarn.*, spark.kubernetes.*, spark.hadoop.fs.permissions.*."""
     jar_cache: Path = Field(default_factory=lambda: _cache_home() / "jars")
     """Where the resolved jars are kept between starts."""
     jar_folder: Path | None = None
