@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from engagement_platform.engine.model import JobState
 from engagement_platform.pipelines.status import JobStatus, freshness_quantiles
 
 SHARES = (0.5, 0.95)
@@ -47,7 +46,7 @@ class _Jobs(Collector):
         yield _gauge(
             "failed",
             "1 while the last batch is one that failed.",
-            (((job.job,), bool(job.checkpoint and job.checkpoint.state is JobState.FAILED)) for job in jobs),
+            (((job.job,), job.failure is not None) for job in jobs),
         )
         yield _counter("batches", "Batches that finished.", (((job.job,), job.batches) for job in jobs))
         yield _counter(

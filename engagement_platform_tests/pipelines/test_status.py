@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -117,7 +118,8 @@ def test_the_table_has_the_batches_of_a_job_and_not_those_that_it_moved(
 def test_prometheus_reads_what_waits_what_has_failed_and_what_the_last_batch_took(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    done, failed = record(rows=5, produced_s_before=[3.0] * 21), record(1, state=JobState.FAILED)
+    done = record(rows=5, produced_s_before=[3.0] * 21)
+    failed = replace(record(1, state=JobState.FAILED), reason="a reason")
     jobs = [
         JobStatus(INGEST_ENGAGEMENTS, failed, 7, 3, Counter(landed=4, quarantined=1, files=9), NOON, done),
         JobStatus(APPLY_MUTATIONS, None, 0, 0, Counter()),
