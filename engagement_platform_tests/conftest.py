@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -237,6 +239,19 @@ def no_real_account() -> Iterator[None]:
         patch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
         patch.delenv("AWS_PROFILE", raising=False)
         yield
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """What makes the platform believe that a package is not installed."""
+
+    def hide(package: str) -> None:
+        def found(module: str) -> ModuleSpec | None:
+            return None if module == package else find_spec(module)
+
+        monkeypatch.setattr("engagement_platform.errors.find_spec", found)
+
+    return hide
 
 
 @pytest.fixture(scope="session", autouse=True)

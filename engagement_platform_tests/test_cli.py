@@ -129,6 +129,25 @@ def test_what_cannot_be_done_is_one_sentence(
     assert sentence in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "extra", "package"),
+    [
+        (("ingest-server",), "server", "fastapi"),
+        (("live-ops", "run", "--until-idle"), "liveops", "statsmodels"),
+        (("alert", "list"), "postgres", "psycopg2"),
+    ],
+)
+def test_what_an_extra_brings_is_asked_for_by_its_name(
+    call: Callable[..., Call], without: Callable[[str], None], arguments: tuple[str, ...], extra: str, package: str
+) -> None:
+    without(package)
+    url = "postgresql+psycopg2://127.0.0.1:1/none"
+    done = call(*arguments, **({"ENGAGEMENT_PLATFORM_STORES__URL": url} if extra == "postgres" else {}))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"needs {package}, which the extra `{extra}` brings" in done.stderr
+    assert f"pip install 'engagement-platform[{extra}]'" in done.stderr
+
+
 @pytest.mark.parametrize("command", ["status", "up"])
 def test_a_home_that_cannot_be_written_is_one_sentence(call: Callable[..., Call], tmp_path: Path, command: str) -> None:
     (tmp_path / "file").touch()

@@ -25,6 +25,10 @@ def ingest_server() -> None:
     Exit status: 0 when stopped, 1 with the reason when it cannot start.
     Example: engagement-platform ingest-server
     """
+    from engagement_platform.errors import require
+
+    require("server", "The ingest server")
+
     from engagement_platform.ingest_server.server import serve
     from engagement_platform.pipelines.games.registry import with_personal_fields
     from engagement_platform.settings import Settings

@@ -49,8 +49,8 @@ def services(
     """Run Kafka, Spark Connect, S3 and SQS with the ingest server and simulated games before them, until Ctrl-C.
 
     In the foreground, on 127.0.0.1. Data stays in ENGAGEMENT_PLATFORM_HOME from start to start, but for that of S3 and
-    SQS: their emulator needs moto and is left away without, and so are ingest server and games. Exit status: 0 when
-    stopped, 1 with the reason.
+    SQS. Their emulator, the ingest server and games are left away where the extra `games` is not installed. Exit
+    status: 0 when stopped, 1 with the reason.
     Example: engagement-platform services --env-file platform.env
     """
     from rich.console import Console

@@ -19,9 +19,10 @@ from engagement_platform.defs.plot import picture
 from engagement_platform.defs.sensors import Answer, recent_runs, sensor, too_soon
 from engagement_platform.defs.specs import GAMES_GROUP, key_of
 from engagement_platform.engine.database import open_engine
+from engagement_platform.errors import missing
 from engagement_platform.pipelines.games.figures import KPIS, MINUTE
 from engagement_platform.pipelines.games.job import INGEST_GAME_EVENTS
-from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
+from engagement_platform.pipelines.games.live_ops import JUDGING, Judged, LiveOpsJob
 from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
 from engagement_platform.pipelines.games.registry import Registry, registry
 from engagement_platform.settings import Settings
@@ -116,6 +117,9 @@ def judging(context: dg.AssetExecutionContext | dg.OpExecutionContext, settings:
     """
     if not settings.live_ops.automatic:
         return lambda: None
+    if lacks := missing("liveops", JUDGING):
+        context.log.warning(f"This run judges no games. {lacks}")
+        return lambda: None
     # Kept for the whole run: it fits what is expected of a day once, 1.4 s a game.
     job = LiveOpsJob(settings)
     judge_at = report_at = 0.0
@@ -148,6 +152,8 @@ def look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
     No condition of Dagster's own automation: each evaluation keeps a tree of all tables and their days, 255 KB each
     30 s for 30 days (Dagster 1.13).
     """
+    if lacks := missing("liveops", JUDGING):
+        return dg.SkipReason(str(lacks))
     newest, now = _store(settings.store_url).newest(), time.time()
     if newest is None:
         return dg.SkipReason("No event was counted yet.")

@@ -16,7 +16,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from engagement_platform.engine.durable_files import private_file
 from engagement_platform.engine.schema import METADATA, SCHEMA, SEQUENCE
-from engagement_platform.errors import START_ANEW, PlatformError, first_line
+from engagement_platform.errors import START_ANEW, PlatformError, first_line, require
 
 SCHEMA_VERSION = 3
 
@@ -56,7 +56,7 @@ def open_engine(url: str) -> Engine:
     """Connect to the stores and create their tables on first use; several processes may do so at once.
 
     url: SQLAlchemy URL, `sqlite:///<absolute path>` (the folder is created) or `postgresql+psycopg2://…`.
-    Raises StoresUnavailable, StoresOfAnotherVersion.
+    Raises StoresUnavailable, StoresOfAnotherVersion, ExtraMissing.
     """
     parsed = _parse(url)
     if parsed.get_backend_name() == "sqlite":
@@ -140,15 +140,19 @@ def upsert(connection: Connection, table: Table, values: Mapping[str, object], *
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
-        parsed.get_dialect()
+        dialect = parsed.get_dialect()
+        if dialect.driver == "psycopg2":
+            require("postgres", "A database of PostgreSQL")
         if parsed.get_backend_name() in ("sqlite", "postgresql"):
+            dialect.import_dbapi()
             return parsed
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError):
         pass
     # Without SQLAlchemy's own error: it quotes the URL, which holds a password.
     raise PlatformError(
-        "ENGAGEMENT_PLATFORM_STORES__URL is not the URL of a SQLite or PostgreSQL database; nothing was opened. "
-        "Write sqlite:////path/stores.db or postgresql+psycopg2://user:password@host/database."
+        "ENGAGEMENT_PLATFORM_STORES__URL is not the URL of a SQLite or PostgreSQL database, or its driver is not "
+        "installed; nothing was opened. Write sqlite:////path/stores.db or "
+        "postgresql+psycopg2://user:password@host/database."
     )
 
 

@@ -7,13 +7,13 @@ is put into the bucket is `games`.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from engagement_platform.errors import missing
 from engagement_platform.local.ports import LOCALHOST, answers
 from engagement_platform.local.process import Child
 
@@ -26,8 +26,8 @@ QUEUE = "game-events"
 # A run that is killed leaves messages in flight; with more receipts than this one is poison.
 _MAX_RECEIPTS = 10
 NOT_INSTALLED = (
-    "Game events are off: moto, the emulator of S3 and SQS, is not installed. Install `moto[server]`, or set "
-    "ENGAGEMENT_PLATFORM_GAMES__QUEUE_URL to a queue of yours."
+    "Game events are off: the ingest server, or the emulator of S3 and SQS, is not installed. Install both by pip "
+    "install 'engagement-platform[games]', or set ENGAGEMENT_PLATFORM_GAMES__QUEUE_URL to a queue of yours."
 )
 
 
@@ -112,5 +112,5 @@ def _queue_arn(name: str) -> str:
 
 
 def is_installed() -> bool:
-    """Whether moto's server can be started."""
-    return all(importlib.util.find_spec(module) is not None for module in ("moto", "flask"))
+    """Whether moto's server can be started, and the ingest server that writes into its bucket."""
+    return missing("games", "Game events on one machine") is None

@@ -135,7 +135,7 @@ def missing_services(settings: Settings) -> Services:
 
 
 def _services(settings: Settings, *, kafka: bool, connect: bool) -> Services:
-    """S3 and SQS, unless games are off, the settings name a queue, or moto is not installed.
+    """S3 and SQS, unless games are off, the settings name a queue, or the extra `games` is not installed.
 
     Nor where the lake is on an object store: clients of the emulator would look for the tables there.
     """

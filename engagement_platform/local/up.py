@@ -71,7 +71,8 @@ class Foreground:
     def start_late(self) -> None:
         """Start the ingest server, without waiting for it, and print what is left out here."""
         self.supervisor.start(*self.services.late_children())
-        if self.services.settings.games.queue_url is None and not is_installed():
+        settings = self.services.settings
+        if settings.pipelines.games and settings.games.queue_url is None and not is_installed():
             self.warn(NOT_INSTALLED)
 
     def warn(self, text: str) -> None:

@@ -4,6 +4,7 @@
 
 import base64
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from engagement_platform.defs.live_ops import (
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import recent_runs
 from engagement_platform.defs.specs import table_spec
+from engagement_platform.errors import ExtraMissing
 from engagement_platform.local.services import all_services
 from engagement_platform.pipelines.games.detection import Finding
 from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob
@@ -221,6 +223,32 @@ def test_games_that_cannot_be_judged_keep_no_event_from_being_ingested(
     said = [entry.user_message for entry in instance.all_logs(done.run_id)]
     assert any("a figure of nothing" in text for text in said)
     assert instance.get_latest_materialization_event(LIVE_OPS) is None
+
+
+def test_without_what_judges_games_they_are_ingested_and_who_asks_is_told(
+    games: Games, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, without: Callable[[str], None]
+) -> None:
+    monkeypatch.setenv(AUTOMATIC, "true")
+    games.append("login", [{"game_id": "g1", "event_ts": BEGIN, "player_id": "p"}], BEGIN)
+    without("statsmodels")
+
+    @dg.op
+    def drain(context: dg.OpExecutionContext) -> None:
+        judging(context, Settings())()
+
+    @dg.job
+    def drains() -> None:
+        drain()
+
+    done = drains.execute_in_process(instance=instance)
+    assert done.success
+    said = [entry.user_message for entry in instance.all_logs(done.run_id)]
+    assert any("This run judges no games." in text and "engagement-platform[liveops]" in text for text in said)
+    skipped = live_ops.look(dg.build_sensor_context(instance=instance), games.settings)
+    assert isinstance(skipped, dg.SkipReason), "a run would only fail"
+    assert "engagement-platform[liveops]" in str(skipped.skip_message)
+    with pytest.raises(ExtraMissing, match="statsmodels"):
+        run(instance)
 
 
 def test_nobody_is_asked_to_judge_while_a_run_ingests_unless_nothing_was_judged_for_a_quarter_of_an_hour(

@@ -277,6 +277,7 @@ def test_sqlite_waits_for_the_disk_and_lets_readers_pass_a_writer(tmp_path: Path
     [
         "postgresql+psycopg2://someone:s3cret@127.0.0.1:1/none",
         "mysql://u:s3cret@h/d",
+        "postgresql+pg8000://u:s3cret@h/d",
         "nonsense s3cret",
         "sqlite:////proc/no/s.db",
     ],
@@ -286,7 +287,7 @@ def test_stores_that_cannot_be_opened_are_named_without_the_password(url: str) -
         open_engine(url)
     assert "s3cret" not in str(caught.value)
     assert "ENGAGEMENT_PLATFORM_STORES__URL" in str(caught.value)
-    assert isinstance(caught.value, StoresUnavailable) == url.startswith(("postgresql", "sqlite"))
+    assert isinstance(caught.value, StoresUnavailable) == url.startswith(("postgresql+psycopg2", "sqlite"))
 
 
 def test_a_time_without_a_zone_is_refused(engine: Engine) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -67,8 +67,9 @@ def test_a_queue_or_a_lake_of_ones_own_is_left_alone(name: str, value: str, monk
     assert not any(variable.startswith("AWS_") for variable in services.variables)
 
 
-def test_without_moto_there_is_no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engagement_platform.local.services.is_installed", lambda: False)
+@pytest.mark.parametrize("package", ["moto", "fastapi"])
+def test_without_moto_or_an_ingest_server_there_is_no_emulator(without: Callable[[str], None], package: str) -> None:
+    without(package)
     services = missing_services(Settings())
     assert not services.aws
     assert "aws_port" not in services.needs

@@ -15,6 +15,7 @@ from threading import Event
 from engagement_platform.alerting.alerts import Alerts
 from engagement_platform.alerting.model import Alert, Severity
 from engagement_platform.engine.database import open_engine, utc_now
+from engagement_platform.errors import require
 from engagement_platform.pipelines.games.baseline import Baseline, fit_baseline
 from engagement_platform.pipelines.games.detection import LEVEL_MINUTES, SILENCE, WINDOWS, Finding, findings
 from engagement_platform.pipelines.games.figures import MINUTE, grids, minute_number, moment_of
@@ -22,6 +23,7 @@ from engagement_platform.pipelines.games.live_ops_store import KEPT, LiveOpsStor
 from engagement_platform.settings import Settings
 
 SOURCE = "live-ops"
+JUDGING = "Judging the figures of games"
 FIGURES = "figures"
 HISTORY = timedelta(weeks=4)
 # What went on for longer than a day is how the game does now.
@@ -45,9 +47,11 @@ class Judged:
 
 
 class LiveOpsJob:
-    """Judges the games of one database. clock: for `live_ops.patience` only. Raises StoresUnavailable."""
+    """Judges the games of one database. clock: for `live_ops.patience` only. Raises StoresUnavailable, ExtraMissing."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], datetime] = utc_now) -> None:
+        # Not when the first game has two days of figures: whoever starts it is still looking now.
+        require("liveops", JUDGING)
         self._settings, self._clock = settings, clock
         engine = open_engine(settings.store_url)
         self._baseline: tuple[datetime, Baseline] | None = None

@@ -17,7 +17,7 @@ from engagement_platform_tests.docs.pages import ROOT
 
 TEMPLATE = ROOT / "docs" / "aws" / "games.yaml"
 
-cfnlint = pytest.importorskip("cfnlint", reason="cfn-lint is not installed; it comes with the test extra (moto)")
+cfnlint = pytest.importorskip("cfnlint", reason="cfn-lint is not installed; it comes with the extra `dev`")
 
 
 def loaded() -> dict[str, Any]:
