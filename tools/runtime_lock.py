@@ -1,6 +1,6 @@
 """The part of requirements.lock that some packages need, hashes included, for an image without what only tests need.
 
-python tools/runtime_lock.py            # what the platform needs
+python tools/runtime_lock.py            # what the platform needs, with the extras of EXTRAS
 python tools/runtime_lock.py hatchling  # what a package of the lock needs
 """
 
@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+
+EXTRAS = ("server", "liveops", "postgres")
+"""Of the platform, in the image: it runs the ingest server, judges games, and has its stores in PostgreSQL."""
 
 _PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==")
 # One parent follows the mark, several are below it.
@@ -39,8 +42,10 @@ def part_of(lock: str, roots: Iterable[str]) -> str:
 
 
 def needed_by_the_platform(pyproject: str) -> list[str]:
-    """The names among its dependencies, without those of extras."""
-    listed = tomllib.loads(pyproject)["project"]["dependencies"]
+    """The names among its dependencies, and among those of EXTRAS."""
+    project = tomllib.loads(pyproject)["project"]
+    extras = project["optional-dependencies"]
+    listed = [*project["dependencies"], *(each for extra in EXTRAS for each in extras[extra])]
     return [re.split(r"[^A-Za-z0-9._-]", each, maxsplit=1)[0] for each in listed]
 
 

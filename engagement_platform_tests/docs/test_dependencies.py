@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from packaging.requirements import Requirement
 
-from engagement_platform.extras import MODULES
+from engagement_platform.errors import MODULES
 from engagement_platform_tests.docs.pages import PACKAGE, ROOT, modules, name, tree
 
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -23,13 +23,13 @@ CORE, DEV = "core", "dev"
 
 PLACES: Mapping[str, frozenset[str]] = {
     "server": frozenset(
-        f"engagement_platform/ingest_server/{module}.py" for module in ("app", "connections", "figures", "server")
+        f"engagement_platform/ingest_server/{module}.py" for module in ("app", "connections", "server")
     ),
     "liveops": frozenset(f"engagement_platform/pipelines/games/{module}.py" for module in ("baseline", "detection")),
     "games": frozenset({"engagement_platform/local/emulator.py"}),
     "postgres": frozenset(),
 }
-"""Extra -> the modules that import its packages. Who gets there without is told by `engagement_platform.extras`."""
+"""Extra -> the modules that import its packages. Who gets there without is told by `engagement_platform.errors`."""
 
 IMPORTED_AS = {
     "cfn-lint": "cfnlint",
@@ -60,6 +60,7 @@ NOT_IMPORTED = {
     "editables": "hatchling takes it for an editable installation",
     "hatchling": "builds the package",
     "import-linter": "a program",
+    "mkdocs-material": "a program",
     "mypy": "a program",
     "psycopg2-binary": "SQLAlchemy takes it, by the URL of the stores",
     "pytest-timeout": "pytest finds it",

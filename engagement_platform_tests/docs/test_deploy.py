@@ -45,7 +45,7 @@ from engagement_platform_tests.docs.deploy_files import (
 from engagement_platform_tests.docs.kubernetes_objects import Service
 from engagement_platform_tests.docs.pages import ROOT, name
 from engagement_platform_tests.docs.test_pages import NOT_SETTINGS, setting_names
-from tools.runtime_lock import NotLocked, needed_by_the_platform, part_of
+from tools.runtime_lock import EXTRAS, NotLocked, needed_by_the_platform, part_of
 
 WORKSPACE = "/opt/engagement-platform/dagster/workspace.yaml"
 LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
@@ -257,7 +257,7 @@ def test_the_image_has_what_the_platform_needs_and_not_what_only_tests_need() ->
     part = part_of(LOCK, needed_by_the_platform((ROOT / "pyproject.toml").read_text(encoding="utf-8")))
     pinned = set(re.findall(r"^([a-z0-9._-]+)==", part, re.MULTILINE))
     # Asked of what is installed here, which the lock's own notes play no part in.
-    wanted, extras = set[tuple[str, frozenset[str]]](), [(PROJECT["name"], frozenset[str]())]
+    wanted, extras = set[tuple[str, frozenset[str]]](), [(PROJECT["name"], frozenset(EXTRAS))]
     while extras:
         package, chosen = extras.pop()
         for line in distribution(package).requires or ():

@@ -27,7 +27,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from engagement_platform.extras import MODULES
+from engagement_platform.errors import MODULES
 from engagement_platform_tests.docs.pages import PACKAGE, ROOT, name
 from engagement_platform_tests.docs.test_dependencies import DEV, PLACES, PROJECT, closed, imported_as, listed, product
 
