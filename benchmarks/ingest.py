@@ -32,7 +32,7 @@ from rich.table import Table as RichTable
 
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.lake.engagement import data_table
-from engagement_platform.lake.jars import resolve_jars
+from engagement_platform.lake.jars import resolve_jars, spark_jars
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import build_classic, classic_conf, session_conf
 from engagement_platform.local.kafka import EmbeddedKafka
@@ -109,7 +109,7 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     """The session both ways share; its UI only counts jobs."""
     conf = {"spark.ui.enabled": "false", "spark.sql.warehouse.dir": str(folder / "warehouse")}
     settings = Settings(home=folder, spark=SparkSettings(driver_memory="3g", conf=conf))
-    spark = build_classic(classic_conf(settings, resolve_jars("spark", settings.spark.jar_cache)), "bench-ingest")
+    spark = build_classic(classic_conf(settings, spark_jars(settings)), "bench-ingest")
     try:
         yield spark
     finally:

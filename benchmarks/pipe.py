@@ -4,6 +4,9 @@ Data: the seeded traffic model on a real broker, read over a real Spark Connect 
 Each batch is one of the job ingest-engagements: `open` decodes, loads the pinned state and resolves up to the batch
 plan, `tables` and `notification` are its processes. Measures per step: seconds, Spark jobs, CPU seconds of server and
 workers; per batch: files written. Compare ratios of one run, never seconds of two machines.
+
+--versions: first with short logs, then with as many versions more in the log of each table, by commits that change
+nothing, with a checksum file each: what days of small batches cost each batch.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from deltalake import DeltaTable
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -190,17 +194,33 @@ class Bench:
         return sum("_delta_log" not in path.parts for path in self.lake.rglob("*.parquet"))
 
 
+def lengthen(lake: Path, versions: int) -> None:
+    """Add so many versions to the log of each table, and a checkpoint behind them."""
+    commit = json.dumps({"commitInfo": {"timestamp": int(time.time() * 1000), "operation": "BENCHMARK"}}).encode()
+    for folder in sorted(lake.glob("*/*/_delta_log")):
+        after = max(int(path.stem) for path in folder.glob("*.json")) + 1
+        for version in range(after, after + versions):
+            (folder / f"{version:020}.json").write_bytes(commit)
+            # Spark's checksum of the state; one that is empty counts as none.
+            (folder / f"{version:020}.crc").touch()
+        DeltaTable(folder.parent).create_checkpoint()
+
+
 def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--present", type=int, default=300_000, help="engagements present before (default 300000)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1_000, 20_000, 200_000])
     parser.add_argument("--rounds", type=int, default=6, help="batches per size (default 6); the first is not counted")
+    parser.add_argument(
+        "--versions", type=int, nargs="*", default=[], help="then with so many versions more in each log"
+    )
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-pipe-"))
     try:
         with services(folder) as (settings, server):
-            needed = options.present + sum(size * options.rounds for size in options.sizes)
+            lengths = [0, *options.versions]
+            needed = options.present + sum(size * options.rounds for size in options.sizes) * len(lengths)
             made = Traffic(TrafficSettings(mutation_share=0), start=datetime(2026, 1, 5, tzinfo=UTC)).messages()
             console.print(produce(settings.kafka, made, limit=needed))
             spark = build_remote(settings.spark, session_conf(settings))
@@ -210,16 +230,25 @@ def main() -> None:
             bench = Bench(ingest_engagements(INGEST_ENGAGEMENTS, source, read, parts), Path(settings.lake), server)
             for _ in range(2):
                 bench.run(options.present // 2)
-            for size in options.sizes:
-                done = [bench.run(size) for _ in range(options.rounds)]
-                for one in done:
-                    of = [f"{name} {took:.2f} ({one.steps.jobs[name]})" for name, took in one.steps.seconds.items()]
-                    took = f"{one.rows:>8,} rows {one.seconds:6.2f} s {one.cpu:6.2f} CPU s"
-                    console.print(f"{took} {one.files:3} files {one.jobs:3} jobs: {', '.join(of)}")
-                report(size, done[1:] or done)
+            for versions in lengths:
+                if versions:
+                    lengthen(Path(settings.lake), versions)
+                    console.print(f"{versions:,} versions more in each log:")
+                for size in options.sizes:
+                    measure(bench, size, options.rounds)
             spark.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(bench: Bench, size: int, rounds: int) -> None:
+    """So many batches of one size, each printed, and their medians."""
+    done = [bench.run(size) for _ in range(rounds)]
+    for one in done:
+        of = [f"{name} {took:.2f} ({one.steps.jobs[name]})" for name, took in one.steps.seconds.items()]
+        took = f"{one.rows:>8,} rows {one.seconds:6.2f} s {one.cpu:6.2f} CPU s"
+        console.print(f"{took} {one.files:3} files {one.jobs:3} jobs: {', '.join(of)}")
+    report(size, done[1:] or done)
 
 
 def report(size: int, done: Sequence[Batch]) -> None:

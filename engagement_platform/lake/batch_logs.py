@@ -135,7 +135,7 @@ def held_transactions(uri: str) -> dict[str, int]:
     the entries after that, of which one kind of line is parsed.
     """
     filesystem, path = log.opened(f"{uri}/_delta_log")
-    names = [info.base_name for info in log.listed(filesystem, path)]
+    names = log.names(f"{uri}/_delta_log")
     checkpoints = [found for name in names if (found := _CHECKPOINT.fullmatch(name))]
     newest = max((found["version"] for found in checkpoints), default="")
     entries = sorted(name for name in names if log.ENTRY.fullmatch(name) and name[:20] > newest)

@@ -72,7 +72,13 @@ class Table:
         """Delta table properties that the mode asks for."""
         # A checkpoint costs its commit a CPU second more (2 cores, local disk), and until the next each commit reads
         # all entries of the log since; 30 weighs both (a guess).
-        properties = {"delta.dataSkippingNumIndexedCols": str(self.bounds), "delta.checkpointInterval": "30"}
+        properties = {
+            "delta.dataSkippingNumIndexedCols": str(self.bounds),
+            "delta.checkpointInterval": "30",
+            # Delta's default, 30 days, is 260,000 commits at one each ten seconds, of 16 KB; every listing of the log
+            # on a disk takes the longer the more there are. As long as VACUUM keeps files.
+            "delta.logRetentionDuration": "interval 7 days",
+        }
         if self.mode is Mode.APPEND_ONLY:
             properties["delta.appendOnly"] = "true"
         return properties

@@ -1,4 +1,5 @@
-"""Finds Java and the jars of `ivy.xml`; resolves them once into a cache with the Ivy that pyspark ships.
+"""Finds Java and the jars of `ivy.xml`; resolves them once into a cache with the Ivy that pyspark ships, and compiles
+`LocalLogStore.java` into it.
 
 Nothing here starts Spark or a broker: `session` and `local/` take the paths from here.
 """
@@ -12,6 +13,8 @@ import re
 import shutil
 import subprocess
 import tempfile
+import zipfile
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -26,8 +29,13 @@ JarConf = Literal["spark", "kafka", "graph", "s3"]
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 LOGGING_JARS = ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
 
-# Spark adds this module to every JVM it starts; runtimes cut down to the essentials lack it.
-_REQUIRED_MODULE = "jdk.incubator.vector"
+LOG_STORE = "engagement_platform.LocalLogStore"
+"""The class by which Delta reads and writes logs on a local disk."""
+LOG_STORE_JAR = "local-log-store.jar"
+LOG_STORE_FILE = Path(__file__).with_name("LocalLogStore.java")
+
+# The compiler, and what Spark adds to every JVM it starts; runtimes cut down to the essentials lack both.
+_REQUIRED_MODULES = ("jdk.compiler", "jdk.incubator.vector")
 _COORDINATES = re.compile(r"::\s+([\w.\-]+#[\w.\-]+;[\w.\-]+(?=:\s)|[\w.\-]+#[\w.\-]+;[\w.\-]+![\w.\-()]+)")
 """How Ivy names what it did not find, and what it could not download."""
 
@@ -70,8 +78,9 @@ def find_java() -> Path:
     version = re.search(r"^java\.base@(\d+)", listed, re.MULTILINE)
     if version is None or int(version.group(1)) < 17:
         raise JavaMissing(f"{found} is Java {version.group(1) if version else 'older than 9'}. {install}")
-    if not re.search(rf"^{re.escape(_REQUIRED_MODULE)}\b", listed, re.MULTILINE):
-        raise JavaMissing(f"{found} lacks the module {_REQUIRED_MODULE} that Spark asks for. {install}")
+    for module in _REQUIRED_MODULES:
+        if not re.search(rf"^{re.escape(module)}\b", listed, re.MULTILINE):
+            raise JavaMissing(f"{found} lacks the module {module}. {install}")
     return Path(found)
 
 
@@ -117,7 +126,34 @@ def spark_jars(settings: Settings, source: str = "") -> list[Path]:
     if not any(re.match(r"graphframes-spark\d", jar.name) for jar in given):
         resolved += cached_jars("graph", settings.spark.jar_cache)
     names = {jar.name for jar in given}
-    return [*(jar for jar in resolved if jar.name not in names), *given]
+    jars = [*(jar for jar in resolved if jar.name not in names), *given]
+    return [*jars, log_store_jar(settings.spark.jar_cache, jars)]
+
+
+def log_store_jar(cache: Path, jars: Iterable[Path]) -> Path:
+    """The jar of LOG_STORE, for the delta-storage among these jars. Compiled on first use, 2 s, then kept in `cache`.
+
+    Raises JavaMissing, JarsUnavailable.
+    """
+    storage = next(jar for jar in jars if jar.name.startswith("delta-storage-"))
+    hadoop = next((pyspark_home() / "jars").glob("hadoop-client-api-*.jar"))
+    source = LOG_STORE_FILE.read_bytes()
+    digest = hashlib.sha256(source + f"{storage.name} {hadoop.name}".encode()).hexdigest()[:16]
+    jar = cache.expanduser().absolute() / digest / LOG_STORE_JAR
+    if not jar.exists():
+        jar.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=jar.parent) as scratch:
+            command = [str(find_java()), "--module", "jdk.compiler/com.sun.tools.javac.Main", "--release", "17"]
+            command += ["-d", scratch, "-classpath", f"{storage}:{hadoop}", str(LOG_STORE_FILE)]
+            run = subprocess.run(command, capture_output=True, text=True, check=False)
+            if run.returncode != 0:
+                raise JarsUnavailable(f"{LOG_STORE_FILE.name} does not compile with {storage.name}: {run.stderr[:300]}")
+            made, name = Path(scratch) / jar.name, f"{LOG_STORE.replace('.', '/')}.class"
+            with zipfile.ZipFile(made, "w") as archive:
+                archive.write(Path(scratch) / name, name)
+            # Of two processes at once the later one replaces the same by the same.
+            made.rename(jar)
+    return jar
 
 
 def _folder(conf: JarConf, cache: Path, ivy_file: Path) -> Path:

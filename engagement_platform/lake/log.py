@@ -6,6 +6,7 @@ Through delta-rs; a Spark job for the same answer costs a few tenths of a second
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -170,14 +171,27 @@ def next_entry(uri: str, after: int) -> int | None:
 
 
 def newest_entry(uri: str) -> int | None:
-    """As `version`, from the names in the log alone, for callers that poll. None where there is no table."""
-    return max(_entries(uri), default=None)
+    """As `version`, without opening the table where it is on a disk, for callers that poll. None: there is no table."""
+    return version(uri) if "://" in uri else max(_entries(uri), default=None)
 
 
-def _entries(uri: str) -> list[int]:
-    filesystem, path = opened(f"{uri}/_delta_log")
-    names = [info.base_name for info in listed(filesystem, path)]
-    return [int(name.removesuffix(".json")) for name in names if ENTRY.fullmatch(name)]
+def _entries(uri: str) -> Iterator[int]:
+    return (int(name.removesuffix(".json")) for name in names(f"{uri}/_delta_log") if ENTRY.fullmatch(name))
+
+
+def names(place: str) -> list[str]:
+    """What is in a folder, in any order; nothing where there is no such folder (yet).
+
+    On a disk nothing is asked about what has the names: a log may have a hundred thousand.
+    """
+    filesystem, path = opened(place)
+    if not isinstance(filesystem, pafs.LocalFileSystem):
+        return [info.base_name for info in listed(filesystem, path)]
+    try:
+        with os.scandir(path) as found:
+            return [each.name for each in found]
+    except FileNotFoundError:
+        return []
 
 
 def markers(uri: str) -> Iterator[tuple[int, str | None]]:

@@ -169,7 +169,7 @@ def checkpoint_log(place: Place, *, clean: bool) -> None:
 def _remove_checksums(uri: str) -> None:
     """Remove Spark's checksum files of entries that are gone, which hold bounds of columns; delta-rs 1.x keeps them."""
     filesystem, folder = log.opened(f"{uri}/_delta_log")
-    names = [info.base_name for info in log.listed(filesystem, folder)]
+    names = log.names(f"{uri}/_delta_log")
     oldest = min((name[:20] for name in names if log.ENTRY.fullmatch(name)), default="")
     for name in names:
         if (checksum := _CHECKSUM.fullmatch(name)) and checksum.group(1) < oldest:

@@ -45,7 +45,7 @@ class ConsumerSettings(Section):
 
     max_lag: timedelta = timedelta(hours=1)
     """The check `consumers_keep_up` warns when the oldest change that a consumer has not read is older."""
-    keep_for: timedelta = timedelta(days=14)
+    keep_for: timedelta = timedelta(days=7)
     """What a consumer has yet to read is kept from VACUUM until it has committed nothing for so long; from then on its
     next read may be refused, with the advice to take a snapshot. One that nobody runs any more would otherwise keep
     files for ever."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -17,12 +18,13 @@ from engagement_platform.lake.jars import (
     JarsUnavailable,
     JavaMissing,
     find_java,
+    log_store_jar,
     logging_jars,
     resolve_jars,
 )
 from engagement_platform.settings import Settings, SparkSettings
 
-MODULES = "java.base@{0}\njdk.incubator.vector@{0}\n"
+MODULES = "java.base@{0}\njdk.compiler@{0}\njdk.incubator.vector@{0}\n"
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +53,8 @@ def test_java_home_wins_over_the_path(tmp_path: Path, monkeypatch: pytest.Monkey
     [
         (MODULES.format("11.0.2"), 0, "is Java 11"),
         ("Unrecognized option: --list-modules\n", 1, "older than 9"),
-        ("java.base@17.0.15\n", 0, r"lacks the module jdk\.incubator\.vector"),
+        ("java.base@17.0.15\njdk.compiler@17.0.15\n", 0, r"lacks the module jdk\.incubator\.vector"),
+        ("java.base@17.0.15\njdk.incubator.vector@17.0.15\n", 0, r"lacks the module jdk\.compiler"),
     ],
 )
 def test_a_java_that_spark_cannot_use_is_refused_with_what_to_install(
@@ -154,14 +157,20 @@ def with_folder(folder: Path, *names: str) -> Settings:
     return Settings(lake_uri=None, home=folder / "home", spark=SparkSettings(jar_folder=folder))
 
 
+def compiled(among: list[Path]) -> Path:
+    """The jar of LocalLogStore, in the cache that the settings' default names."""
+    return log_store_jar(SparkSettings().jar_cache, among)
+
+
 def test_graphframes_in_the_folder_of_jars_is_not_downloaded(spark_jars: list[Path], tmp_path: Path) -> None:
     found = jars.spark_jars(with_folder(tmp_path, CORE, "other.jar"))
-    assert found == [*spark_jars, tmp_path / CORE, tmp_path / "other.jar"]
+    assert found == [*spark_jars, tmp_path / CORE, tmp_path / "other.jar", compiled(spark_jars)]
 
 
 def test_of_two_jars_with_one_name_that_of_the_folder_counts(spark_jars: list[Path], tmp_path: Path) -> None:
     found = jars.spark_jars(with_folder(tmp_path, CORE, spark_jars[0].name))
-    assert sorted(found) == sorted([*spark_jars[1:], tmp_path / CORE, tmp_path / spark_jars[0].name])
+    others = [*spark_jars[1:], compiled(spark_jars)]
+    assert sorted(found) == sorted([*others, tmp_path / CORE, tmp_path / spark_jars[0].name])
 
 
 def test_without_graphframes_in_the_folder_what_was_downloaded_before_is_taken_and_nothing_is_downloaded(
@@ -170,9 +179,10 @@ def test_without_graphframes_in_the_folder_what_was_downloaded_before_is_taken_a
     cached = {"graph": [tmp_path / "cached" / CORE]}
     monkeypatch.setattr(jars, "cached_jars", lambda conf, _cache, **_: cached.get(conf, []))
     settings = with_folder(tmp_path, CONNECT)
-    assert jars.spark_jars(settings) == [*spark_jars, tmp_path / "cached" / CORE, tmp_path / CONNECT]
+    ours = compiled(spark_jars)
+    assert jars.spark_jars(settings) == [*spark_jars, tmp_path / "cached" / CORE, tmp_path / CONNECT, ours]
     cached.clear()
-    assert jars.spark_jars(settings) == [*spark_jars, tmp_path / CONNECT]
+    assert jars.spark_jars(settings) == [*spark_jars, tmp_path / CONNECT, ours]
 
 
 def test_a_source_on_s3_brings_the_jars_of_s3a_to_a_lake_on_a_disk(
@@ -182,7 +192,7 @@ def test_a_source_on_s3_brings_the_jars_of_s3a_to_a_lake_on_a_disk(
 
     def resolved(conf: str, *_: object, **__: object) -> list[Path]:
         asked.append(conf)
-        return []
+        return spark_jars if conf == "spark" else []
 
     monkeypatch.setattr(jars, "resolve_jars", resolved)
     settings = Settings(lake_uri=None, home=tmp_path / "home")
@@ -208,3 +218,24 @@ def test_the_configuration_of_graphs_has_the_plugin_of_connect_servers_in_the_ve
         "graphframes-connect-spark4_2.13",
     }
     assert {(each.get("org"), each.get("rev")) for each in graph} == {("io.graphframes", version("graphframes-py"))}
+
+
+def test_the_log_store_is_compiled_once_for_each_delta(spark_jars: list[Path], tmp_path: Path) -> None:
+    first = log_store_jar(tmp_path, spark_jars)
+    made = first.stat().st_mtime_ns
+    assert log_store_jar(tmp_path, spark_jars) == first
+    assert first.stat().st_mtime_ns == made
+    [storage] = [jar for jar in spark_jars if jar.name.startswith("delta-storage-")]
+    newer = tmp_path / "delta-storage-99.jar"
+    newer.write_bytes(storage.read_bytes())
+    assert log_store_jar(tmp_path, [newer]).parent != first.parent
+    assert len(list(tmp_path.glob("*/*"))) == 2, "something is left of compiling"
+
+
+def test_a_delta_that_the_log_store_does_not_fit_is_named_and_no_jar_is_kept(tmp_path: Path) -> None:
+    strange = tmp_path / "delta-storage-99.jar"
+    with zipfile.ZipFile(strange, "w") as archive:
+        archive.writestr("nothing", "of Delta")
+    with pytest.raises(JarsUnavailable, match=r"LocalLogStore\.java does not compile with delta-storage-99\.jar"):
+        log_store_jar(tmp_path / "cache", [strange])
+    assert not list(tmp_path.glob("cache/*/*"))

@@ -109,7 +109,7 @@ def recent(uri: str, *, most: int, small_file_bytes: int) -> Recent:
     Lists `_delta_log` once. Commits that are removed meanwhile are left out.
     """
     filesystem, folder = log.opened(f"{uri}/_delta_log")
-    names = sorted(info.base_name for info in log.listed(filesystem, folder) if info.type == pafs.FileType.File)
+    names = sorted(log.names(f"{uri}/_delta_log"))
     entries = [int(name.removesuffix(".json")) for name in names if log.ENTRY.fullmatch(name)]
     checkpoints = {name: int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))}
     checkpoint = max(checkpoints.values(), default=None)
