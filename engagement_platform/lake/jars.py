@@ -1,5 +1,5 @@
 """Finds Java and the jars of `ivy.xml`; resolves them once into a cache with the Ivy that pyspark ships, and compiles
-`LocalLogStore.java` into it.
+the log stores beside this file into it.
 
 Nothing here starts Spark or a broker: `session` and `local/` take the paths from here.
 """
@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -29,10 +29,9 @@ JarConf = Literal["spark", "kafka", "graph", "s3"]
 IVY_FILE = Path(__file__).with_name("ivy.xml")
 LOGGING_JARS = ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
 
-LOG_STORE = "engagement_platform.LocalLogStore"
-"""The class by which Delta reads and writes logs on a local disk."""
-LOG_STORE_JAR = "local-log-store.jar"
-LOG_STORE_FILE = Path(__file__).with_name("LocalLogStore.java")
+LOG_STORES = {"file": "engagement_platform.LocalLogStore", "s3a": "engagement_platform.S3LogStore"}
+"""Scheme of a lake's URI -> the class, beside this file, by which Delta reads and writes logs there."""
+LOG_STORE_JAR = "log-stores.jar"
 
 # The compiler, and what Spark adds to every JVM it starts; runtimes cut down to the essentials lack both.
 _REQUIRED_MODULES = ("jdk.compiler", "jdk.incubator.vector")
@@ -130,30 +129,41 @@ def spark_jars(settings: Settings, source: str = "") -> list[Path]:
     return [*jars, log_store_jar(settings.spark.jar_cache, jars)]
 
 
-def log_store_jar(cache: Path, jars: Iterable[Path]) -> Path:
-    """The jar of LOG_STORE, for the delta-storage among these jars. Compiled on first use, 2 s, then kept in `cache`.
-
-    Raises JavaMissing, JarsUnavailable.
+def log_store_jar(cache: Path, jars: Sequence[Path]) -> Path:
+    """The jar of LOG_STORES, for the Delta and the Hadoop among these jars. Compiled on first use, 2 s, then kept in
+    `cache`. Raises JavaMissing, JarsUnavailable.
     """
-    storage = next(jar for jar in jars if jar.name.startswith("delta-storage-"))
+    sources = [IVY_FILE.with_name(f"{each.rpartition('.')[2]}.java") for each in log_stores(jars).values()]
     hadoop = next((pyspark_home() / "jars").glob("hadoop-client-api-*.jar"))
-    source = LOG_STORE_FILE.read_bytes()
-    digest = hashlib.sha256(source + f"{storage.name} {hadoop.name}".encode()).hexdigest()[:16]
+    # That for S3 needs most of what S3A needs.
+    path = [hadoop, *(jar for jar in jars if len(sources) > 1 or jar.name.startswith("delta-storage-"))]
+    texts = b"".join(source.read_bytes() for source in sources)
+    names = " ".join(sorted(jar.name for jar in path))
+    digest = hashlib.sha256(texts + names.encode()).hexdigest()[:16]
     jar = cache.expanduser().absolute() / digest / LOG_STORE_JAR
     if not jar.exists():
         jar.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=jar.parent) as scratch:
+            classes, made = Path(scratch) / "classes", Path(scratch) / jar.name
             command = [str(find_java()), "--module", "jdk.compiler/com.sun.tools.javac.Main", "--release", "17"]
-            command += ["-d", scratch, "-classpath", f"{storage}:{hadoop}", str(LOG_STORE_FILE)]
+            command += ["-d", str(classes), "-classpath", ":".join(map(str, path)), *map(str, sources)]
             run = subprocess.run(command, capture_output=True, text=True, check=False)
             if run.returncode != 0:
-                raise JarsUnavailable(f"{LOG_STORE_FILE.name} does not compile with {storage.name}: {run.stderr[:300]}")
-            made, name = Path(scratch) / jar.name, f"{LOG_STORE.replace('.', '/')}.class"
+                raise JarsUnavailable(
+                    f"The log stores do not compile with {names}: {run.stderr[:300]}. Nothing was started."
+                )
             with zipfile.ZipFile(made, "w") as archive:
-                archive.write(Path(scratch) / name, name)
+                for compiled in sorted(classes.rglob("*.class")):
+                    archive.write(compiled, compiled.relative_to(classes))
             # Of two processes at once the later one replaces the same by the same.
             made.rename(jar)
     return jar
+
+
+def log_stores(jars: Iterable[Path]) -> dict[str, str]:
+    """Scheme of a lake's URI -> the class by which Delta reads and writes logs there; S3's where its jars are."""
+    on_s3 = any(jar.name.startswith("hadoop-aws-") for jar in jars)
+    return {scheme: name for scheme, name in LOG_STORES.items() if on_s3 or scheme != "s3a"}
 
 
 def _folder(conf: JarConf, cache: Path, ivy_file: Path) -> Path:

@@ -98,6 +98,17 @@ def moved(uri: str, name: str, current: int, version: int) -> Moved:
     return Moved(back.num_rows, sizes[0], gone.num_rows, sizes[1])
 
 
+def is_as_at(uri: str, name: str, current: int, version: int) -> bool:
+    """Whether a table has the very files that it had at a version. Never where rows may be deleted without a new file.
+
+    Raises VersionGone.
+    """
+    if "deletionVectors" in (DeltaTable(log.storage_uri(uri), version=current).protocol().reader_features or ()):
+        return False
+    then, now = (set(_files(uri, name, each).column("path").to_pylist()) for each in (version, current))
+    return then == now
+
+
 def _files(uri: str, name: str, version: int) -> pa.Table:
     try:
         found = DeltaTable(log.storage_uri(uri), version=version)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -56,6 +57,9 @@ PASSING = frozenset({"ingestion_ts", "ingestion_date"})
 """Columns that say when something was done."""
 MEASURED = frozenset({"layout/history"})
 """Tables that keep what maintenance took; a rewrite that was killed is not in them."""
+
+_DRAWN = re.compile(r"(?<=@\d)\.[0-9a-f]{8}\b")
+"""The end of an application id, which is drawn when a job begins anew; ids of notifications begin with it."""
 
 EACH_CALL = frozenset({ERASE_SUBJECTS, REREAD_ENGAGEMENTS})
 """Jobs of which each call makes a batch, also where one before has done all: how many calls it took is not compared."""
@@ -268,7 +272,7 @@ def contents(own: Machine) -> Contents:
     """Every row of every table, or which of its live files are gone, and its properties; how far each job is, and the
     replica's rows.
 
-    Left out: versions and logs, since a batch that is finished by another commits more often, and `MEASURED`.
+    Left out: versions and logs, since a batch that is finished by another commits more often, `MEASURED`, and `_DRAWN`.
     """
     found = dict[str, list[str]]()
     for log in _logs(own):
@@ -280,7 +284,7 @@ def contents(own: Machine) -> Contents:
         # Without Spark: a hundredth of the time, and another reader than the one that wrote.
         rows = pa.table(QueryBuilder().register("this", table).execute("SELECT * FROM this"))
         kept = rows.drop_columns([each for each in rows.column_names if each in PASSING]).to_pylist()
-        found[name] = sorted(map(repr, kept))
+        found[name] = sorted(_DRAWN.sub("", repr(row)) for row in kept)
     with _checkpoints(own) as checkpoints:
         records = [record for job in checkpoints.jobs() for record in checkpoints.history(job)]
     batches = {f"{r.manifest} {r.state} {dict(r.manifest.end)}" for r in records if r.manifest.job not in EACH_CALL}

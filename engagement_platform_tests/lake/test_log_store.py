@@ -1,11 +1,15 @@
-"""Delta lists logs on a local disk by LocalLogStore, which gives what Delta's own log store gives."""
+"""Delta lists logs by LocalLogStore and S3LogStore, which give what Delta's own log stores give."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +18,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake.jars import LOG_STORE
+from engagement_platform.lake.jars import LOG_STORES
 from engagement_platform.lake.lake import Lake
 from engagement_platform.settings import Settings
+from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.lake.test_lake import THINGS
 
 VERSIONS = st.integers(0, 40)
@@ -93,10 +98,71 @@ def test_an_entry_that_is_removed_while_a_log_is_listed_is_left_out(spark: Spark
 
 
 def test_spark_uses_it_and_leaves_one_file_for_each_of_its_own_in_a_log(spark: SparkSession, tmp_path: Path) -> None:
-    assert spark.conf.get("spark.delta.logStore.file.impl") == LOG_STORE
+    assert spark.conf.get("spark.delta.logStore.file.impl") == LOG_STORES["file"]
     lake = Lake(spark, Settings(home=tmp_path))
     lake.ensure(THINGS)
     rows = spark.createDataFrame([("o", "1", 1, "a")], THINGS.ddl)
     lake.append(rows, THINGS, Transaction("test/things", 0), rows=1)
     names = {path.name for path in Path(lake.uri(THINGS), "_delta_log").iterdir() if path.is_file()}
     assert names == {f"{version:020}.{kind}" for version in (0, 1) for kind in ("json", "crc")}
+
+
+_ON_S3 = """
+import random, sys
+import boto3
+from engagement_platform.lake.jars import spark_jars
+from engagement_platform.lake.session import build_classic, classic_conf
+from engagement_platform.settings import Settings
+
+bucket = sys.argv[1]
+settings = Settings(lake_uri=f"s3a://{bucket}/lake")
+conf = classic_conf(settings, spark_jars(settings))
+spark = build_classic(conf | {"spark.master": "local[1]"}, "test")
+assert spark.conf.get("spark.delta.logStore.s3a.impl") == "engagement_platform.S3LogStore"
+jvm, hadoop = spark._jvm, spark._jsc.hadoopConfiguration()
+ours, deltas = jvm.engagement_platform.S3LogStore(hadoop), jvm.io.delta.storage.S3SingleDriverLogStore(hadoop)
+
+def listed(store, uri):
+    found = store.listFrom(jvm.org.apache.hadoop.fs.Path(uri), hadoop)
+    while found.hasNext():
+        one = found.next()
+        # A folder is an object's name only, and has the time at which one looks.
+        time = None if one.isDirectory() else one.getModificationTime()
+        yield one.getPath().toString(), one.getLen(), time, one.isDirectory()
+
+client, draw = boto3.client("s3"), random.Random(7)
+for number in range(12):
+    versions = draw.sample(range(40), draw.randrange(1, 20))
+    names = [f"{v:020}.{draw.choice(('json', 'crc', 'checkpoint.parquet'))}" for v in versions]
+    for name in [*names, "_last_checkpoint", "_staged_commits/one.json", "ä b%20c"][draw.randrange(2):]:
+        client.put_object(Bucket=bucket, Key=f"logs/{number}/_delta_log/{name}", Body=b"x" * draw.randrange(9))
+    # A folder whose name begins alike is another one.
+    client.put_object(Bucket=bucket, Key=f"logs/{number}/_delta_log2/{99:020}.json", Body=b"x")
+    for first in (f"{draw.randrange(45):020}.", *draw.sample(names, 1), f"{0:020}.json", "_"):
+        uri = f"s3a://{bucket}/logs/{number}/_delta_log/{first}"
+        found, expected = list(listed(ours, uri)), list(listed(deltas, uri))
+        assert found == expected, (uri, found, expected)
+for store in (ours, deltas):
+    try:
+        list(listed(store, f"s3a://{bucket}/nowhere/_delta_log/{0:020}.json"))
+    except Exception as error:
+        assert error.java_exception.getClass().getName() == "java.io.FileNotFoundException", error
+    else:
+        raise AssertionError("a log that is not there was listed")
+for _ in range(3):
+    spark.range(3).write.format("delta").mode("append").save(f"s3a://{bucket}/lake/t")
+assert spark.read.format("delta").load(f"s3a://{bucket}/lake/t").count() == 9
+print("equal")
+"""
+
+
+@pytest.mark.slow
+def test_a_log_on_s3_is_listed_as_by_deltas_own_class_by_requests_that_begin_where_it_is_wanted(moto: Moto) -> None:
+    bucket = f"logs-{uuid4().hex[:12]}"
+    moto.client("s3").create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-central-1"})
+    env = {**os.environ, "AWS_ENDPOINT_URL": moto.endpoint, "AWS_REGION": "eu-central-1"}
+    command = [sys.executable, "-c", _ON_S3, bucket]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert ran.stdout.splitlines()[-1] == "equal"
+    assert "start-after=" in moto.log.read_text("utf-8")

@@ -31,8 +31,6 @@ from engagement_platform.settings import Settings, SparkSettings
 
 REMOTE = "sc://spark.example.org:443/;use_ssl=true;token=hunter2"
 KEY = "spark.hadoop.fs.s3a.secret.key"
-FROM_WHERE_DELTA_WANTS = {"spark.hadoop.delta.enableFastS3AListFrom": "true"}
-"""How logs are listed on S3."""
 
 
 def test_a_lake_on_a_disk_needs_nothing() -> None:
@@ -48,8 +46,8 @@ def test_tables_in_the_home_are_for_its_owner_only_and_those_elsewhere_as_hadoop
 
 
 def test_amazon_needs_at_most_its_region() -> None:
-    assert s3a_conf("s3a://b/lake", {}) == FROM_WHERE_DELTA_WANTS
-    assert s3a_conf("s3a://b/lake", {"AWS_DEFAULT_REGION": "eu-central-1"}) == FROM_WHERE_DELTA_WANTS | {
+    assert s3a_conf("s3a://b/lake", {}) == {}
+    assert s3a_conf("s3a://b/lake", {"AWS_DEFAULT_REGION": "eu-central-1"}) == {
         "spark.hadoop.fs.s3a.endpoint.region": "eu-central-1"
     }
 
@@ -61,7 +59,7 @@ def test_another_store_is_found_by_the_variables_of_boto3_and_no_key_is_repeated
         "AWS_SECRET_ACCESS_KEY": "secret-2",
     }
     conf = s3a_conf("s3a://b/lake", given)
-    assert conf == FROM_WHERE_DELTA_WANTS | {
+    assert conf == {
         "spark.hadoop.fs.s3a.endpoint": "http://127.0.0.1:9000",
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",

@@ -18,7 +18,7 @@ from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.restore import Moved, moved
+from engagement_platform.lake.restore import Moved, is_as_at, moved
 from engagement_platform.maintenance.rollback.boundary import Boundary, Timeline
 from engagement_platform.maintenance.rollback.groups import Group, RestoreRefused, group_of
 from engagement_platform.pipelines.parts import announced
@@ -211,7 +211,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
             continue
         uri, now = uris[table.name], versions[table.name]
         to = exact[table.name] if table.name in exact else timeline.version_at(place.step, log.markers(uri))
-        if to is None or to == now:
+        if to is None or to == now or is_as_at(uri, table.name, now, to):
             continue
         _refuse_erased_since(uri, table.name, to)
         files = moved(uri, table.name, now, to)

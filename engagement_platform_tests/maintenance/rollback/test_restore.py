@@ -354,6 +354,11 @@ def test_a_dry_run_counts_what_readers_would_see_and_finish_does_the_rest(filled
     assert finished.startswith("restore-tables batch 0: ")
     assert "tables at the end of ingest-engagements batch 0, checksums equal; 4 changes announced, 3 jobs" in finished
     assert said("--finish") == "Nothing to restore.\n"
+    done = versions(three)
+    # The first one may have ended without anybody who saw it.
+    again = said(ALIAS.name, "--to", str(first), "--reason", "once more", "--yes")
+    assert again == f"Nothing to restore: {ALIAS.name} is there already.\n"
+    assert versions(three) == done
     assert_as_of(three, FIRST)
 
 
