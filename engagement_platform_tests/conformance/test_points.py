@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 
 from engagement_platform_tests.conformance.committing import commits, committing, functions
 from engagement_platform_tests.conformance.points import ELSEWHERE, HELPERS, IN_THE_MATRIX, LISTED, NO_COMMIT
 from engagement_platform_tests.conformance.scenarios import SCENARIOS
-from engagement_platform_tests.docs.pages import TESTS, tree
+from engagement_platform_tests.docs.pages import ROOT, TESTS, text, tree
 
 
 def test_every_function_that_commits_is_listed_and_every_listed_one_commits() -> None:
@@ -26,6 +27,14 @@ def test_each_point_is_in_a_scenario_or_has_a_test_that_there_is_and_a_reason() 
     assert set(IN_THE_MATRIX.values()) <= {scenario.name for scenario in SCENARIOS}
     assert [each.test for each in ELSEWHERE if not _is_there(each.test)] == []
     assert [each.test for each in ELSEWHERE if not each.why or not each.points] == []
+
+
+def test_each_crash_point_of_the_page_is_listed() -> None:
+    page = text(ROOT / "docs" / "reliability.md")
+    runs = page.partition("figures of runs:")[2].partition("end of figures of runs")[0]
+    points = {each.partition(" ")[0] for each in re.findall(r"\| `([^`]+):(?:before|after)` \|", runs)}
+    assert points
+    assert points - set(LISTED) == set(), "the page is of functions that are gone: run `runs --write` again"
 
 
 def _is_there(test: str) -> bool:
