@@ -353,6 +353,7 @@ NO_COMMIT: Mapping[str, str] = {
     "engine.database.reading": "its transaction only reads",
     "ingest_server.spool.Spool.__init__": "an empty file that is locked; the spool is opened by others",
     "lake.jars._resolve": "a cache, whole or absent, and downloaded anew where it is",
+    "lake.jars.log_store_jar": "a cache, whole or absent, and compiled anew where it is",
     "local.connect.connect_child": _MADE_ANEW,
     "local.home.locked_home": "who holds the home, for as long as they do",
     "local.ingest.make_sample_keys": "keys of the sample traffic; one that is lost is made anew",
