@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from operator import and_
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -108,11 +108,6 @@ class Received:
     unknown_fields: int
     produced_quantiles_ms: Sequence[int]
 
-    @property
-    def accepted(self) -> int:
-        """Records that decoding accepted."""
-        return self.rows_in - sum(self.rejected.values())
-
     def counts(self) -> dict[str, int]:
         """As counts of a batch."""
         return {"rows_in": self.rows_in, "bytes_in": self.bytes_in, "unknown_fields": self.unknown_fields}
@@ -182,34 +177,29 @@ def with_reason(rows: DataFrame, code: str, sentence: str) -> DataFrame:
     return rows.withColumns({"reason_code": F.lit(code), "reason": F.lit(sentence)})
 
 
-def by_reason(decoded: DataFrame, *more: Column) -> list[Row]:
-    """One row for each reason code of a decoded batch: what `received` takes, and more aggregates.
+def counted(decoded: DataFrame, *more: Column) -> tuple[Received, Row | None]:
+    """The counts of a decoded batch; and of what decoding accepted `records` and more aggregates, None: it is nothing.
 
     Runs one Spark job, which also computes a lazily checkpointed frame.
     """
-    return (
-        decoded.groupBy("reason_code")
-        .agg(
-            F.count("*").alias("records"),
-            F.sum("value_bytes").alias("bytes"),
-            F.sum("unknown_fields").alias("unknown_fields"),
-            F.percentile_approx(F.unix_millis("produced_ts"), list(QUANTILES), 1000).alias("produced"),
-            *more,
-        )
-        .collect()
+    by_reason = decoded.groupBy("reason_code").agg(
+        F.count("*").alias("records"),
+        F.sum("value_bytes").alias("bytes"),
+        F.sum("unknown_fields").alias("unknown_fields"),
+        F.percentile_approx(F.unix_millis("produced_ts"), list(QUANTILES), 1000).alias("produced"),
+        *more,
     )
-
-
-def received(groups: Sequence[Row]) -> dict[str, Any]:
-    """The fields of Received from the rows of `by_reason`."""
-    timed = sorted(groups, key=lambda row: row["reason_code"] is not None)
-    return {
-        "rows_in": sum(row["records"] for row in groups),
-        "bytes_in": sum(row["bytes"] or 0 for row in groups),
-        "rejected": {row["reason_code"]: row["records"] for row in groups if row["reason_code"] is not None},
-        "unknown_fields": sum(row["unknown_fields"] or 0 for row in groups),
-        "produced_quantiles_ms": tuple(timed[0]["produced"] or ()) if timed else (),
-    }
+    groups = {row["reason_code"]: row for row in by_reason.collect()}
+    accepted = groups.get(None)
+    timed = accepted or next(iter(groups.values()), None)
+    received = Received(
+        rows_in=sum(row["records"] for row in groups.values()),
+        bytes_in=sum(row["bytes"] or 0 for row in groups.values()),
+        rejected={code: row["records"] for code, row in groups.items() if code is not None},
+        unknown_fields=sum(row["unknown_fields"] or 0 for row in groups.values()),
+        produced_quantiles_ms=tuple(timed["produced"] or ()) if timed else (),
+    )
+    return received, accepted
 
 
 def kept(frame: DataFrame) -> DataFrame:

@@ -60,9 +60,9 @@ class MemoryLake:
         copies = pa.Table.from_pylist([copy_of(offset, message) for offset, message in messages], schema=COPY)
         days = set(copies.column("engagement_date").to_pylist())
         ids = set(copies.column("engagement_id").to_pylist())
-        plan = resolve(self.organization_id, copies, self.state(ids, days), all_days=False)
+        plan = resolve(self.organization_id, copies, self.state(ids, days), all_days=False, announced=self.sequence)
         if Verdict.UNFOUND.value in plan.column("verdict").to_pylist():
-            plan = resolve(self.organization_id, copies, self.state(ids, None), all_days=True)
+            plan = resolve(self.organization_id, copies, self.state(ids, None), all_days=True, announced=self.sequence)
         rows = plan.to_pylist()
         for row in rows:
             image = {name: row[name] for name in _IMAGE}

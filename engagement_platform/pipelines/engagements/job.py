@@ -29,7 +29,7 @@ from engagement_platform.lake.engagement import (
 from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import PERSON, StoredTombstones, Tombstones
-from engagement_platform.pipelines.engagements.pipe import State, Summary, load_state, resolve, summarize
+from engagement_platform.pipelines.engagements.pipe import load_state, resolve, summarize
 from engagement_platform.pipelines.engagements.rules import Target, Verdict
 from engagement_platform.pipelines.mutations.names import EVIDENCE_DDL
 from engagement_platform.pipelines.parts import (
@@ -62,14 +62,15 @@ ANNOUNCED = "announced"
 class EngagementBatch(TopicBatch):
     """A batch with its finished plan: one row per accepted copy, with the columns of PLAN_DDL."""
 
-    received: Summary
+    accepted: Row | None
+    """`organizations` and `dates` of accepted copies; None: there are none."""
     data: Table
     outcome: tuple[Row, ...]
     """verdict, reason_code, target -> copies, names, changes."""
 
     def copies(self, **of: str) -> int:
         """How many copies of the plan have these values."""
-        return sum(row["copies"] for row in self._of(**of))
+        return sum(row["copies"] for row in self.outcome if all(row[name] == value for name, value in of.items()))
 
     @cached_property
     def names(self) -> int:
@@ -83,16 +84,13 @@ class EngagementBatch(TopicBatch):
 
     def describe(self) -> dict[str, object]:
         """With its organizations and days."""
-        dates = self.received.dates
+        found = self.accepted
         return {
             **super().describe(),
-            "organizations": len(self.received.organizations),
-            "first_date": dates[0].isoformat() if dates else None,
-            "last_date": dates[-1].isoformat() if dates else None,
+            "organizations": len(found["organizations"]) if found else 0,
+            "first_date": min(found["dates"]).isoformat() if found else None,
+            "last_date": max(found["dates"]).isoformat() if found else None,
         }
-
-    def _of(self, **of: str) -> list[Row]:
-        return [row for row in self.outcome if all(row[name] == value for name, value in of.items())]
 
 
 def write_tables(work: EngagementBatch, commit: Committer) -> Counts:
@@ -222,36 +220,29 @@ def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, tomb
 
 
 def _resolved(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decoded: DataFrame) -> EngagementBatch:
-    summary = summarize(decoded)
+    received, accepted = summarize(decoded)
     version = manifest.table_versions[data.name]
     all_days = log.rows_in(lake.uri(data), version) <= SMALL_TABLE_ROWS if version else True
-    plan, outcome = _plan(lake, data, manifest, decoded, summary, all_days=all_days)
+    plan, outcome = _plan(lake, data, manifest, decoded, accepted, all_days=all_days)
     if not all_days and any(row["verdict"] == Verdict.UNFOUND.value for row in outcome):
         # A version above 1 says that the id was seen before: its row may stand on any day of its organization.
-        plan, outcome = _plan(lake, data, manifest, decoded, summary, all_days=True)
+        plan, outcome = _plan(lake, data, manifest, decoded, accepted, all_days=True)
     refused = {row["reason_code"]: row["copies"] for row in outcome if row["verdict"] == Verdict.QUARANTINE.value}
     refused_rows = plan.where(F.col("verdict") == Verdict.QUARANTINE.value)
-    return EngagementBatch(lake, manifest, raw, decoded, summary, plan, refused, refused_rows, data, outcome)
+    of_topic = (lake, manifest, raw, decoded, received, plan, refused, refused_rows)
+    return EngagementBatch(*of_topic, accepted, data, outcome)
 
 
 def _plan(
-    lake: Lake, data: Table, manifest: Manifest, decoded: DataFrame, summary: Summary, *, all_days: bool
+    lake: Lake, data: Table, manifest: Manifest, decoded: DataFrame, accepted: Row | None, *, all_days: bool
 ) -> tuple[DataFrame, tuple[Row, ...]]:
-    known = known_before(lake, data, manifest)
-    state = load_state(known, decoded, summary, all_days=all_days)
-    callbacks = int(str(manifest.source.get(ANNOUNCED, -1)))
+    version = manifest.table_versions[data.name]
+    known = lake.read(data, version) if version else None
+    waits = pending(lake, snapshot_of(lake.root, manifest.table_versions))
+    state = load_state(known, waits, decoded, accepted, all_days=all_days)
     with compiled(lake.spark):
-        plan = kept(resolve(decoded, state, all_days=all_days, announced=callbacks))
+        plan = kept(resolve(decoded, state, all_days=all_days, announced=int(str(manifest.source.get(ANNOUNCED, -1)))))
     counted = plan.groupBy("verdict", "reason_code", "target").agg(
         F.count("*").alias("copies"), F.count("name").alias("names"), F.count("change_type").alias("changes")
     )
     return plan, tuple(counted.collect())
-
-
-def known_before(lake: Lake, data: Table, manifest: Manifest) -> State:
-    """The pinned tables; those that their logs rule out are left out."""
-    at = snapshot_of(lake.root, manifest.table_versions)
-    waits = pending(lake, at)
-    version = at.versions[data.name]
-    changeset = None if waits.changeset is None else waits.changeset.where(F.col("sequence") > at.watermark)
-    return State(lake.read(data, version) if version else None, changeset, waits.alias, waits.updates)

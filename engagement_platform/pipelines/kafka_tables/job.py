@@ -23,11 +23,9 @@ from engagement_platform.pipelines.parts import (
     Appends,
     Parts,
     Reader,
-    Received,
     TopicBatch,
-    by_reason,
+    counted,
     kept,
-    received,
     side_by_side,
     tune_for,
     with_reason,
@@ -120,8 +118,7 @@ def open_batch(lake: Lake, stream: Stream, manifest: Manifest, raw: DataFrame, t
         decoded = withheld(decoded, {stream.tombstone: (stream.subject,)}, tombstones, lake)
     folders = sorted({*stream.table.partitioned_by} & stream.shape.ids)
     texts = [F.collect_set(name).alias(f"folders_{name}") for name in folders]
-    groups = by_reason(decoded, *texts, *bounds(stream.named_by))
-    accepted = next((row for row in groups if row["reason_code"] is None), None)
+    received, accepted = counted(decoded, *texts, *bounds(stream.named_by))
     plan = decoded.where("reason_code IS NULL").select(*COORDINATES, *stream.declared)
     outcome: dict[str, int] = {}
     if accepted is None or not (stream.unique or manifest.is_replay):
@@ -141,7 +138,7 @@ def open_batch(lake: Lake, stream: Stream, manifest: Manifest, raw: DataFrame, t
         manifest,
         raw,
         decoded,
-        Received(**received(groups)),
+        received,
         plan,
         refused,
         with_reason(conflicts, code, sentence),

@@ -23,12 +23,10 @@ from engagement_platform.pipelines.parts import (
     Appends,
     Parts,
     Reader,
-    Received,
     TopicBatch,
-    by_reason,
     compiled,
+    counted,
     kept,
-    received,
     side_by_side,
     tune_for,
     with_reason,
@@ -142,8 +140,7 @@ def open_batch(
     )
     decoded = kept(raw.mapInArrow(step, MUTATION_REQUEST_DECODED_DDL))
     decoded = withheld(decoded, REQUESTS, tombstones, lake)
-    groups = by_reason(decoded, *bounds(NAMED_BY))
-    accepted = next((row for row in groups if row["reason_code"] is None), None)
+    received, accepted = counted(decoded, *bounds(NAMED_BY))
     plan = decoded.where("reason_code IS NULL").select(*COORDINATES, *FIELDS)
     outcome: list[Row] = []
     if accepted is None:
@@ -157,7 +154,5 @@ def open_batch(
     [(code, sentence)] = REASONS.items()
     conflicts = sum(row["requests"] for row in outcome if row["verdict"] == Verdict.CONFLICT.value)
     refused = with_reason(plan.where(F.col("verdict") == Verdict.CONFLICT.value), code, sentence)
-    of = Received(**received(groups))
-    return RequestBatch(
-        lake, manifest, raw, decoded, of, plan, {code: conflicts} if conflicts else {}, refused, tuple(outcome)
-    )
+    by_code = {code: conflicts} if conflicts else {}
+    return RequestBatch(lake, manifest, raw, decoded, received, plan, by_code, refused, tuple(outcome))

@@ -24,12 +24,10 @@ from engagement_platform.pipelines.parts import (
     Appends,
     Parts,
     Reader,
-    Received,
     TopicBatch,
-    by_reason,
     compiled,
+    counted,
     kept,
-    received,
     tune_for,
 )
 from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
@@ -163,10 +161,8 @@ def open_batch(
         with compiled(lake.spark):
             landed = landed_ids(lake, entity, manifest)
             plan = kept(by_policies(decoded, entity, landed, seen_before=seen_before))
-    groups = by_reason(plan, *(F.count_if(F.col("op") == op).alias(op) for op in _OPS))
-    accepted = next((row for row in groups if row["reason_code"] is None), None)
+    found, accepted = counted(plan, *(F.count_if(F.col("op") == op).alias(op) for op in _OPS))
     ops = {op: accepted[op] if accepted else 0 for op in _OPS}
-    found = Received(**received(groups))
     of = replace(found, rejected={code: n for code, n in found.rejected.items() if code not in (DUPLICATE, *REASONS)})
     refused = {code: n for code, n in found.rejected.items() if code in REASONS}
     refused_rows, duplicates = plan.where(F.col("reason_code").isin(*REASONS)), found.rejected.get(DUPLICATE, 0)

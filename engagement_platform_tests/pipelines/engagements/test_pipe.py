@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from engagement_platform.pipelines.engagements.pipe import State, load_state, resolve, summarize
+from engagement_platform.pipelines.engagements.pipe import load_state, resolve, summarize
 from engagement_platform.pipelines.engagements.rules import resolve as resolve_here
 from engagement_platform.pipelines.engagements.schema import COPY, PLAN
+from engagement_platform.pipelines.mutations.view import Pending
 from engagement_platform_tests.pipelines.lakes import copy_of
 from engagement_platform_tests.pipelines.mutations import oracle
 from engagement_platform_tests.pipelines.mutations.histories import random_history
@@ -26,6 +27,9 @@ RECORD = pa.schema(
         pa.field("produced_ts", pa.timestamp("us", tz="UTC")),
     ]
 )
+
+ALL = 1 << 40
+"""Every request is announced."""
 
 
 def in_order(plan: pa.Table) -> list[dict[str, Any]]:
@@ -44,7 +48,7 @@ def test_the_pipe_leaves_the_plan_that_the_rules_make_of_each_organization(spark
         lakes.append(run(messages[:half] or messages, Random(seed)))
         rest = [m for m in messages[half:] if not oracle.is_request(m)]
         copies += [copy_of(10_000 * seed + nth, message) for nth, message in enumerate(rest)]
-    known = state_tables(lakes)
+    tables = state_tables(lakes)
 
     def frame(rows: pa.Table) -> DataFrame:
         return spark.createDataFrame(rows)
@@ -52,10 +56,13 @@ def test_the_pipe_leaves_the_plan_that_the_rules_make_of_each_organization(spark
     produced = datetime(2026, 11, 20, tzinfo=UTC)
     record = {"reason_code": None, "value_bytes": 1, "unknown_fields": 0, "produced_ts": produced}
     decoded = frame(table([{**record, **copy} for copy in copies], pa.schema([*RECORD, *COPY])))
-    summary = summarize(decoded)
-    assert summary.accepted == len(copies)
-    state = load_state(State(*map(frame, known)), decoded, summary, all_days=True)
-    found = resolve(decoded, state, all_days=True).toArrow()
+    received, accepted = summarize(decoded)
+    assert accepted is not None
+    assert accepted["records"] == received.rows_in == len(copies)
+    data, changeset, alias, updates = map(frame, tables)
+    pending = Pending(-1, changeset, alias, updates, moves_identity=True)
+    state = load_state(data, pending, decoded, accepted, all_days=True)
+    found = resolve(decoded, state, all_days=True, announced=ALL).toArrow()
 
     expected = []
     by_organization: dict[str, list[dict[str, Any]]] = {}
@@ -66,7 +73,9 @@ def test_the_pipe_leaves_the_plan_that_the_rules_make_of_each_organization(spark
         if of_lake:
             ids: set[str] = {copy["engagement_id"] for copy in of_lake}
             days: set[date] | None = None
-            plan = resolve_here(lake.organization_id, table(of_lake, COPY), lake.state(ids, days), all_days=True)
+            plan = resolve_here(
+                lake.organization_id, table(of_lake, COPY), lake.state(ids, days), all_days=True, announced=ALL
+            )
             expected.append(plan)
     assert in_order(found) == in_order(pa.concat_tables(expected))
     verdicts = set(found.column("verdict").to_pylist())
