@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, partial, reduce
+from functools import cached_property, reduce
 
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row
@@ -28,7 +28,7 @@ from engagement_platform.pipelines.mutations import names, view
 from engagement_platform.pipelines.parts import Parts, announced, kept, side_by_side, tune_for
 from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.redrive import turn_of
-from engagement_platform.pipelines.rematerialization import Choice, choose, commit_base
+from engagement_platform.pipelines.rematerialization import Choice, choose
 from engagement_platform.pipelines.snapshot import Snapshot, moved_through
 from engagement_platform.settings import MutationSettings
 from engagement_platform.sources.lateness import from_microseconds, microseconds
@@ -59,10 +59,7 @@ class PendingChanges(NoIdentity):
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
         """What waits now; None when nothing does."""
         at = snapshot.snapshot(self.parts.lake.root)
-        begin = {
-            "sequence": min(at.watermark, at.names_watermark),
-            "purge_before": start["purge_before"] if start else 0,
-        }
+        begin = {"sequence": at.moved_up_to, "purge_before": start["purge_before"] if start else 0}
         newest = at.newest.get(MUTATION_REQUEST.name, -1)
 
         def are_announced() -> bool:
@@ -116,7 +113,6 @@ class Move:
     lake: Lake
     data: Table
     manifest: Manifest
-    settings: MutationSettings
     at: Snapshot
 
     @property
@@ -150,7 +146,7 @@ class Move:
     def choice(self) -> Choice:
         """How the Data Table is written."""
         rows = log.rows_in(self.lake.uri(self.data), self.at.versions[self.data.name])
-        return choose(self.settings.apply, "mutation.apply", self.bounds["rows"], rows)
+        return choose(self.lake.settings.mutation.apply, "mutation.apply", self.bounds["rows"], rows)
 
     def watermark(self, table: Table, txn: Transaction) -> Transaction:
         """What the commits of data and mapping carry: the watermark, as Delta's txn action. txn: the batch's own.
@@ -169,18 +165,21 @@ def move_base(work: Move, commit: Committer) -> Counts:
 
     Counts: changed_rows, tombstones, files, bytes, commits, files_rewritten, bytes_rewritten.
     """
-    written: list[Counts] = []
+    written: dict[str, int] = {}
 
     def move_data() -> None:
-        watermark, write = partial(work.watermark, work.data), partial(write_data, work)
-        written.append(commit_base(work.lake, work.data, commit, "data", watermark, write))
+        with commit("data") as batch:
+            txn = work.watermark(work.data, batch)
+            write_data(work, txn)
+        written.update(work.lake.written(work.data, txn))
+        written.update(work.lake.rewritten(work.data, txn))
 
     def fold_names() -> None:
         with commit("mapping") as txn:
             write_names(work, work.watermark(MAPPING, txn))
 
     side_by_side(move_data, fold_names)
-    return {"changed_rows": work.bounds["rows"], "tombstones": work.bounds["tombstones"], **written[0]}
+    return {"changed_rows": work.bounds["rows"], "tombstones": work.bounds["tombstones"], **written}
 
 
 def clear_changeset(work: Move, commit: Committer) -> Counts:
@@ -251,10 +250,9 @@ def rematerialize_aliases(
     lake.ensure(*tables)
 
     def prepare(manifest: Manifest) -> Move:
-        own = as_pinned(settings, manifest)
         at = snapshot.snapshot_of(lake.root, manifest.table_versions)
         tune_for(lake, log.rows_in(lake.uri(data), at.versions[data.name]))
-        return Move(lake.under(own), data, manifest, own.mutation, at)
+        return Move(lake.under(as_pinned(settings, manifest)), data, manifest, at)
 
     return parts.job(
         REMATERIALIZE_ALIASES,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial, reduce
+from functools import reduce
 from operator import and_, or_
 
 from pyspark.sql import DataFrame
@@ -32,7 +32,7 @@ from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies, version_of
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.pipelines.profiles.view import folded_changes, view
-from engagement_platform.pipelines.rematerialization import Choice, Strategy, choose, commit_base
+from engagement_platform.pipelines.rematerialization import Choice, Strategy, choose
 
 
 def job_name(entity: Entity) -> str:
@@ -88,8 +88,9 @@ def move_base(work: Rematerialization, commit: Committer) -> Counts:
     if not work.taken.pending:
         return counts
     base, latest = work.entity.base, transaction(work.entity, work.latest)
-    write = partial(METHODS[work.choice.strategy], work)
-    counts |= commit_base(work.lake, base, commit, "write", lambda batch: replace(latest, guard=batch.guard), write)
+    with commit("write") as batch:
+        METHODS[work.choice.strategy](work, replace(latest, guard=batch.guard))
+    counts |= {**work.lake.written(base, latest), **work.lake.rewritten(base, latest)}
     if work.choice.strategy == "merge" and (found := work.lake.commit_of(base, latest)) is not None:
         counts |= {"find_ms": found.find_ms, "rewrite_ms": found.rewrite_ms}
     return counts
