@@ -117,14 +117,19 @@ def topic_of(name: str, settings: Settings) -> str:
         return settings.kafka.engagements_topic
     if name == INGEST_MUTATION_REQUESTS:
         return settings.kafka.mutation_requests_topic
-    declared = _declared_of(name, settings)
-    if isinstance(declared, Feed):
+    declared = declared_of(name, settings)
+    if declared is None or isinstance(declared, Feed):
         raise _unknown(name, TOPIC_JOBS)
     return declared.topic
 
 
-def _declared_of(name: str, settings: Settings) -> Declared:
-    """What a job is of; the profile and the feed that ship are declared by the platform itself."""
+def declared_of(name: str, settings: Settings) -> Declared | None:
+    """What a job is of; the profile and the feed that ship are declared by the platform itself.
+
+    None: it is one of engagements and their requests. Raises JobRefused, DeclarationRefused.
+    """
+    if name in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES):
+        return None
     if name in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
         return shipped_entity(settings)
     if name in GAME_JOBS:
@@ -145,8 +150,8 @@ def build_job(name: str, parts: Parts, declared: Declared | None = None) -> Micr
         return apply_mutations(parts)
     if name == REMATERIALIZE_ALIASES:
         return rematerialize_aliases(parts, partial(unread_requests, settings, stores))
-    if name not in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS):
-        return _declared_job(name, declared or _declared_of(name, settings), parts)
+    if declared := declared or declared_of(name, settings):
+        return _declared_job(name, declared, parts)
     source = KafkaSource(topic_of(name, settings), settings.kafka)
     read = partial(read_topic, source, parts.lake.spark, settings)
     if name == INGEST_ENGAGEMENTS:
@@ -241,15 +246,15 @@ def reread_job(day: date, parts: Parts, declared: DeclaredEntity | None = None) 
     """
     kafka, checkpoints = parts.settings.kafka, parts.stores.checkpoints
     job = INGEST_ENGAGEMENTS if declared is None else ingest_name(declared.entity)
-    source = KafkaSource(kafka.engagements_topic if declared is None else declared.topic, kafka)
+    topic = kafka.engagements_topic if declared is None else declared.topic
     last = checkpoints.latest(job)
     app_ids = lineage(checkpoints.history(job), checkpoints.app_id(job))
     ranges = recorded_ranges(checkpoints.history(job, ingestion_date=day), app_ids)
-    recorded = RecordedRanges(source, ranges, last.manifest.identity if last else {})
+    source = RecordedRanges(topic, kafka, ranges, last.manifest.identity if last else {})
     read = partial(read_topic, source, parts.lake.spark, parts.settings)
     if declared is None:
-        return ingest_engagements(REREAD_ENGAGEMENTS, recorded, read, parts)
-    return ingest_changes(declared.entity, recorded, read, parts, reread_name(declared.entity))
+        return ingest_engagements(REREAD_ENGAGEMENTS, source, read, parts)
+    return ingest_changes(declared.entity, source, read, parts, reread_name(declared.entity))
 
 
 def reread(day: date, parts: Parts, declared: DeclaredEntity | None = None) -> Iterator[BatchReport]:

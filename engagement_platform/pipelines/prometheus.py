@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest
+from prometheus_client import Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -20,9 +21,7 @@ Sample = tuple[Sequence[str], float | None]
 
 def figures(jobs: Sequence[JobStatus]) -> bytes:
     """All figures in Prometheus's text format."""
-    registry = CollectorRegistry()
-    registry.register(_Jobs(jobs))
-    return generate_latest(registry)
+    return generate_latest(_Jobs(jobs))
 
 
 class _Jobs(Collector):
@@ -77,16 +76,14 @@ class _Jobs(Collector):
         )
 
 
-def _gauge(name: str, what: str, samples: Iterable[Sample], *labels: str) -> Metric:
-    return _filled(GaugeMetricFamily(f"engagement_platform_{name}", what, labels=("job", *labels)), samples)
-
-
-def _counter(name: str, what: str, samples: Iterable[Sample], *labels: str) -> Metric:
-    return _filled(CounterMetricFamily(f"engagement_platform_{name}", what, labels=("job", *labels)), samples)
-
-
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, samples: Iterable[Sample]) -> Metric:
+def _family(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, what: str, samples: Iterable[Sample], *labels: str
+) -> Metric:
+    family = kind(f"engagement_platform_{name}", what, labels=("job", *labels))
     for values, figure in samples:
         if figure is not None:
             family.add_metric(values, figure)
     return family
+
+
+_gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)

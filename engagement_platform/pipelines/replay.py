@@ -8,38 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from engagement_platform.engine.model import BatchRecord, JobState, Limits, Offsets, Source
+from engagement_platform.engine.model import BatchRecord, JobState, Limits, Offsets
+from engagement_platform.settings import KafkaSettings
+from engagement_platform.sources.kafka import KafkaSource
 
 Range = tuple[Offsets, Offsets]
 
 
-class RecordedRanges:
+class RecordedRanges(KafkaSource):
     """Ranges that batches have read before, oldest first, one batch each."""
 
-    def __init__(self, kafka: Source, ranges: Sequence[Range], identity: Mapping[str, str]) -> None:
+    def __init__(
+        self, topic: str, settings: KafkaSettings, ranges: Sequence[Range], identity: Mapping[str, str]
+    ) -> None:
         """identity: of the topic that the ranges are of."""
-        self._kafka, self._identity = kafka, identity
-        self._left = list(ranges)
+        super().__init__(topic, settings)
+        self._left, self._of_ranges = list(ranges), identity
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
         """The next recorded range; None after the last. Raises when the broker no longer has all of it."""
         if not self._left:
             return None
         begin, end = self._left[0]
-        self._kafka.check(begin, end)
+        self.check(begin, end)
         return self._left.pop(0)
-
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """As the topic itself."""
-        self._kafka.check(start, end)
 
     def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:
         """As the topic itself. Raises TopicRecreated when it is not the one that the ranges are of."""
-        return self._kafka.identify(pinned or self._identity)
-
-    def size(self, start: Offsets, end: Offsets) -> int | None:
-        """As the topic itself."""
-        return self._kafka.size(start, end)
+        return super().identify(pinned or self._of_ranges)
 
 
 def recorded_ranges(records: Iterable[BatchRecord], app_ids: Collection[str]) -> list[Range]:

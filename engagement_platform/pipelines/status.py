@@ -20,24 +20,20 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import BatchRecord, JobState, Offsets
 from engagement_platform.engine.schema import BATCH
 from engagement_platform.lake.engagement import MUTATION_REQUEST
-from engagement_platform.pipelines.backlog import moved_up_to, oldest_above, pending_rows, rows_above
+from engagement_platform.pipelines.backlog import oldest_above, pending_rows, rows_above
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.games.backlog import backlog as objects_waiting
-from engagement_platform.pipelines.games.feed import Feed, shipped
+from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.jobs import (
-    GAME_JOBS,
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
-    JOB_NAMES,
-    REMATERIALIZE_PROFILE,
-    declared_jobs,
+    declared_of,
     job_names,
     open_stores,
     topic_of,
 )
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
-from engagement_platform.pipelines.profiles.entity import profile
 from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.snapshot import pending_rows as pending_of_entity
 from engagement_platform.pipelines.snapshot import snapshot
@@ -117,7 +113,7 @@ def pending_changes(settings: Settings, stores: Stores) -> Waiting:
     at = snapshot(settings.lake)
     rows = pending_rows(settings.lake, at)
     jobs = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS)
-    return Waiting(rows, oldest_above(stores, jobs, moved_up_to(at))) if rows else Waiting()
+    return Waiting(rows, oldest_above(stores, jobs, at.moved_up_to)) if rows else Waiting()
 
 
 def in_tables(job: str, settings: Settings, stores: Stores) -> Waiting | None:
@@ -132,26 +128,21 @@ def in_tables(job: str, settings: Settings, stores: Stores) -> Waiting | None:
 
 
 def backlog(job: str, settings: Settings, checkpoint: BatchRecord | None) -> int:
-    """What no finished batch has read: messages on the broker, or rows of the engagement tables, see `in_tables`.
+    """What no finished batch has read of a topic, or of a queue of game events; what is in tables is `in_tables`.
 
-    For rematerialization of an entity changes that wait; of game events, messages of their queue. A batch under way
-    counts as waiting. Raises what the source raises: no broker, no topic, offsets lost.
+    For rematerialization of an entity changes that wait. A batch under way counts as waiting. Raises what the source
+    raises: no broker, no topic, offsets lost.
     """
-    if (waits := in_tables(job, settings, open_stores(settings))) is not None:
-        return waits.rows
-    declared = None if job in JOB_NAMES else declared_jobs(settings).get(job)
-    feed = shipped(settings) if job in GAME_JOBS else declared
-    if isinstance(feed, Feed):
-        return objects_waiting(feed.settings(settings), checkpoint)
-    if job == REMATERIALIZE_PROFILE:
-        return pending_of_entity(settings.lake, profile(settings))
+    declared = declared_of(job, settings)
+    if isinstance(declared, Feed):
+        return objects_waiting(declared.settings(settings), checkpoint)
     if isinstance(declared, DeclaredEntity) and job == rematerialize_name(declared.entity):
         return pending_of_entity(settings.lake, declared.entity)
     try:
         return KafkaSource(topic_of(job, settings), settings.kafka).backlog(unread_from(checkpoint))
     except TopicMissing:
         # A topic of profiles or of a declared table may come later; one that was read before is missed.
-        if job in (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS) or checkpoint is not None:
+        if declared is None or checkpoint is not None:
             raise
         return 0
 
