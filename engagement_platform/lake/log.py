@@ -153,6 +153,13 @@ def _rows_of_files(table: DeltaTable) -> pa.ChunkedArray:
     return pa.table(table.get_add_actions(flatten=True)).column("num_records")
 
 
+def of_files(files: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+    """A column of DeltaTable.get_add_actions, such as `max.batch_sequence`; null where no entry of a file says it."""
+    if name in files.column_names:
+        return files.column(name).cast(kind)
+    return pa.chunked_array([pa.nulls(files.num_rows, kind)])
+
+
 def entry(uri: str, version: int) -> list[dict[str, Any]] | None:
     """The actions of one commit; None where the log has no such entry (any more)."""
     filesystem, path = opened(f"{uri}/_delta_log/{version:020}.json")

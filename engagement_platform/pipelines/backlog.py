@@ -30,12 +30,7 @@ def pending_rows(root: str, at: Snapshot) -> int:
     if not at.pends:
         return 0
     marks = {CHANGESET: at.watermark, MAPPING: at.names_watermark}
-    return rows_above(root, {**marks, MUTATION_REQUEST: moved_up_to(at)})
-
-
-def moved_up_to(at: Snapshot) -> int:
-    """The sequence up to which both the Data Table and the mapping have everything."""
-    return min(at.watermark, at.names_watermark)
+    return rows_above(root, {**marks, MUTATION_REQUEST: at.moved_up_to})
 
 
 def rows_above(root: str, marks: Mapping[Table, int]) -> int:
@@ -46,11 +41,11 @@ def rows_above(root: str, marks: Mapping[Table, int]) -> int:
     rows = 0
     for table, mark in marks.items():
         found = log.open_log(table.uri(root))
-        files = None if found is None else pa.table(found.get_add_actions(flatten=True))
-        if files is None or "max.batch_sequence" not in files.column_names:
+        if found is None:
             continue
-        late = files.filter(pc.greater(files.column("max.batch_sequence"), mark))
-        alone = pc.greater(late.column("min.batch_sequence"), mark)
+        files = pa.table(found.get_add_actions(flatten=True))
+        late = files.filter(pc.greater(log.of_files(files, "max.batch_sequence", pa.int64()), mark))
+        alone = pc.greater(log.of_files(late, "min.batch_sequence", pa.int64()), mark)
         rows += pc.sum(pc.if_else(alone, pc.fill_null(late.column("num_records"), 1), 1)).as_py() or 0
     return rows
 

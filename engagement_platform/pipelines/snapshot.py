@@ -71,6 +71,11 @@ class Snapshot:
         return newest is None or newest > watermark
 
     @property
+    def moved_up_to(self) -> int:
+        """The sequence up to which both the Data Table and the mapping have everything."""
+        return min(self.watermark, self.names_watermark)
+
+    @property
     def newest_sequence(self) -> int:
         """The greatest sequence of changeset, aliases, requests and names; -1: there is nothing in them."""
         return max((newest for newest in self.newest.values() if newest is not None), default=-1)
@@ -81,7 +86,7 @@ class Snapshot:
         return (
             self.is_pending(CHANGESET, self.watermark)
             or self.is_pending(ALIAS, self.watermark)
-            or self.is_pending(MUTATION_REQUEST, min(self.watermark, self.names_watermark))
+            or self.is_pending(MUTATION_REQUEST, self.moved_up_to)
             or self.is_pending(MAPPING, self.names_watermark)
         )
 
@@ -109,7 +114,7 @@ def snapshot_of(root: str, versions: Mapping[str, int]) -> Snapshot:
         for table in tables
         if table.name in versions
     }
-    watermark = _watermark(opened.get(DATA.name))
+    of_data = watermark(opened.get(DATA.name))
     files = {
         table.name: _sequences(opened[table.name])
         for table in (CHANGESET, ALIAS, MUTATION_REQUEST, MAPPING)
@@ -117,15 +122,15 @@ def snapshot_of(root: str, versions: Mapping[str, int]) -> Snapshot:
     }
     return Snapshot(
         versions={name: int(table.version()) for name, table in opened.items()},
-        watermark=watermark,
-        names_watermark=_watermark(opened.get(MAPPING.name)),
+        watermark=of_data,
+        names_watermark=watermark(opened.get(MAPPING.name)),
         unpublished=dict(_unpublished(root, opened)),
         newest={
             name: None if found.column("newest").null_count else pc.max(found.column("newest")).as_py()
             for name, found in files.items()
             if found.num_rows
         },
-        has_patches=_has_patches(files.get(MUTATION_REQUEST.name), watermark),
+        has_patches=_has_patches(files.get(MUTATION_REQUEST.name), of_data),
         has_updates=_has_patches(files.get(MUTATION_REQUEST.name), -1),
         edges=_rows_in(files.get(ALIAS.name)),
     )
@@ -189,9 +194,9 @@ def _versions(root: str, tables: Iterable[Table]) -> dict[str, int]:
     return {name: version for name, version in found.items() if version is not None}
 
 
-def watermark(table: DeltaTable) -> int:
+def watermark(table: DeltaTable | None) -> int:
     """The sequence up to which this version of the Data Table or the mapping has everything; -1: it has nothing."""
-    found = table.transaction_version(WATERMARK)
+    found = None if table is None else table.transaction_version(WATERMARK)
     return -1 if found is None else int(found) % SEQUENCES
 
 
@@ -202,24 +207,14 @@ def moved_through(table: DeltaTable, sequence: int) -> Transaction:
     return Transaction(WATERMARK, held - held % SEQUENCES + puts_back * SEQUENCES + sequence)
 
 
-def _watermark(table: DeltaTable | None) -> int:
-    return -1 if table is None else watermark(table)
-
-
 def _sequences(table: DeltaTable) -> pa.Table:
     """Of each file: newest, its greatest sequence, operation, the greatest in it, and rows; null where it is silent."""
     files = pa.table(table.get_add_actions(flatten=True))
-
-    def bound(name: str, kind: pa.DataType) -> pa.ChunkedArray:
-        if name in files.column_names:
-            return files.column(name).cast(kind)
-        return pa.chunked_array([pa.nulls(files.num_rows, kind)])
-
     return pa.table(
         {
-            "newest": bound("max.batch_sequence", pa.int64()),
-            "operation": bound("max.operation", pa.string()),
-            "rows": bound("num_records", pa.int64()),
+            "newest": log.of_files(files, "max.batch_sequence", pa.int64()),
+            "operation": log.of_files(files, "max.operation", pa.string()),
+            "rows": log.of_files(files, "num_records", pa.int64()),
         }
     )
 

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from engagement_platform.erasing.rules import Belonging, leading_back, leading_on
-from engagement_platform.pipelines.mutations.identity import Edge
+from engagement_platform.pipelines.mutations.identity import ORDER, Edge
 
 IDS = ("a", "b", "c", "d")
 DAY = date(2026, 11, 20)
@@ -29,7 +29,7 @@ def edge(number: int, random: Random) -> Edge:
 def walked(row: dict[str, Any], edges: list[Edge]) -> str:
     """Who had the row last."""
     person: str = row["source_person_id"]
-    for one in sorted(edges, key=lambda each: each.order):
+    for one in sorted(edges, key=ORDER):
         if one.execution_ts > row["engagement_ts"] and one.applies_to(person, row["engagement_id"], DAY):
             if one.to_id is None:
                 return person

@@ -150,7 +150,7 @@ def changes(data: DataFrame, pending: Pending, since: int) -> DataFrame:
     found = by_rule(rows.where("alone"), pending, special, partial(rules.changes, since=since), rules.CHANGE_DDL)
     if moves is None:
         return found
-    return found.unionByName(_moved(rows.where("NOT alone"), moves.where("engaged_before IS NOT NULL")))
+    return found.unionByName(_moved(rows.where("NOT alone"), moves))
 
 
 def named_rows(data: DataFrame, moves: DataFrame | None, special: DataFrame) -> DataFrame:

@@ -18,8 +18,6 @@ from engagement_platform.pipelines.frames import state_part
 
 Rule = Callable[[str, pa.Table, int], pa.Table]
 """`rules.moves` or `rules.moves_apart`: of an organization, its edges as state, and a sequence."""
-Components = Callable[[DataFrame], DataFrame]
-"""As `connected_components`: src, dst -> id, component."""
 
 # The core jar, that of GraphX, the plugin of a Connect server; or a server without plugin, which knows no extension.
 _JAR_MISSING = re.compile(
@@ -90,14 +88,7 @@ def kept(found: DataFrame) -> DataFrame:
     return checkpointed
 
 
-def moves(
-    alias: DataFrame,
-    since: int,
-    max_edges: int | None,
-    rule: Rule,
-    ddl: str,
-    components: Components = connected_components,
-) -> DataFrame:
+def moves(alias: DataFrame, since: int, max_edges: int | None, rule: Rule, ddl: str) -> DataFrame:
     """What a rule makes of the edges of each organization that has some from a sequence on; computed once.
 
     alias: every accepted CONVERT and DELETE, with `sequence`. max_edges: an organization with more is split, into parts
@@ -115,7 +106,7 @@ def moves(
         found = counts.where((F.col("n") > max_edges) & (F.col("newest") >= since)).collect()
         parts = [(row["organization_id"], -(-row["n"] // max_edges)) for row in found]
         large = alias.sparkSession.createDataFrame(parts, "organization_id string, parts bigint") if parts else None
-    edges = edges.withColumn("part", F.lit(None).cast("bigint")) if large is None else _split(edges, large, components)
+    edges = edges.withColumn("part", F.lit(None).cast("bigint")) if large is None else _split(edges, large)
 
     def run(state: pa.Table) -> pa.Table:
         organization_id = state.column("organization_id")[0].as_py()
@@ -124,7 +115,7 @@ def moves(
     return edges.groupBy("organization_id", "part").applyInArrow(run, ddl).localCheckpoint(eager=False)
 
 
-def _split(edges: DataFrame, large: DataFrame, components: Components) -> DataFrame:
+def _split(edges: DataFrame, large: DataFrame) -> DataFrame:
     """Edges with their `part`: null in small organizations, and where an edge names no person.
 
     large: organization_id, and into how many `parts`. Ids are hashed; two that share a hash only make one component.
@@ -134,7 +125,7 @@ def _split(edges: DataFrame, large: DataFrame, components: Components) -> DataFr
     links = sized.where("parts IS NOT NULL AND edge.from_id IS NOT NULL")
     # A DELETE leads to itself, so that it has a component, too.
     links = links.select(begin.alias("src"), F.coalesce(end, begin).alias("dst")).distinct()
-    found = components(links).withColumnRenamed("id", "begin")
+    found = connected_components(links).withColumnRenamed("id", "begin")
     begun = sized.withColumn("begin", F.when(F.col("parts").isNotNull(), begin))
     part = F.when(F.col("component").isNotNull(), F.pmod(F.xxhash64("component"), "parts"))
     return begun.join(found, "begin", "left").select(*edges.columns, part.alias("part"))

@@ -7,7 +7,7 @@ them, the move writes what they return, verification compares with it: there is 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -115,7 +115,7 @@ def changes(organization_id: str, state: pa.Table, since: int) -> pa.Table:
     found = []
     for was, now in zip(before.to_pylist(), after.to_pylist(), strict=True):
         change = change_type(was["person_id"], now["person_id"])
-        if change is None or _visible(was) == _visible(now):
+        if change is None or all(was[name] == now[name] for name in ("person_id", "engagement")):
             continue
         kept = {name: now[name] for name in ("organization_id", "engagement_id", "engagement_date", "person_id")}
         found.append({**kept, "previous_person_id": was["person_id"], "change_type": change})
@@ -225,7 +225,3 @@ def plain(edges: Iterable[Edge]) -> list[Edge]:
 
 def _place(edge: Edge) -> _Place:
     return edge.execution_ts, False, edge.request_id
-
-
-def _visible(row: Mapping[str, object]) -> tuple[object, object]:
-    return row["person_id"], row["engagement"]

@@ -66,8 +66,7 @@ def shown(data: DataFrame, pending: Pending) -> DataFrame:
         return data
     plain, held = split(data, moves, special)
     if moves is not None:
-        moved = with_move(plain, moves.where("engaged_before IS NOT NULL"), "now", F.col("person_id"))
-        plain = moved.withColumn("person_id", F.col("now")).select(*ROW.names)
+        plain = _under_new_person(with_move(plain, moves, "now", F.col("person_id")))
     return plain.unionByName(by_rule(held, pending, special, rules.current_rows, ROW_DDL))
 
 
@@ -92,9 +91,12 @@ def changed(data: DataFrame, pending: Pending, horizon: datetime | None) -> Data
     found = by_rule(held, pending, special, rule, ROW_DDL)
     if moves is None:
         return found
-    moved = with_move(plain, moves.where("engaged_before IS NOT NULL"), "now", F.col("person_id"))
-    moved = moved.where(~F.col("now").eqNullSafe(F.col("person_id")))
-    return found.unionByName(moved.withColumn("person_id", F.col("now")).select(*ROW.names))
+    moved = with_move(plain, moves, "now", F.col("person_id")).where(~F.col("now").eqNullSafe(F.col("person_id")))
+    return found.unionByName(_under_new_person(moved))
+
+
+def _under_new_person(moved: DataFrame) -> DataFrame:
+    return moved.withColumn("person_id", F.col("now")).select(*ROW.names)
 
 
 def _moves(pending: Pending) -> DataFrame | None:
@@ -136,6 +138,7 @@ def split(data: DataFrame, moves: DataFrame | None, special: DataFrame) -> tuple
 
 def with_move(data: DataFrame, moves: DataFrame, name: str, otherwise: Column) -> DataFrame:
     """Rows with the identity that the matching move gives them, as a column; at most one move matches a row."""
+    moves = moves.where("engaged_before IS NOT NULL")
     offers = F.broadcast(moves.select(*(F.col(name).alias(f"move_{name}") for name in moves.columns)))
     meets = (
         (F.col("organization_id") == F.col("move_organization_id"))

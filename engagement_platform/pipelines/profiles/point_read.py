@@ -53,9 +53,7 @@ def point_read_seconds(root: str, entity: Entity) -> float | None:
 def _some_key(root: str, entity: Entity) -> str | None:
     for table in (entity.base, entity.changeset):
         files = pa.table(DeltaTable(log.storage_uri(table.uri(root))).get_add_actions(flatten=True))
-        column = f"min.{entity.key}"
-        if files.num_rows and column in files.column_names:
-            known = files.column(column).drop_null()
-            if len(known):
-                return str(known[len(known) // 2].as_py())
+        known = log.of_files(files, f"min.{entity.key}", pa.string()).drop_null()
+        if len(known):
+            return str(known[len(known) // 2].as_py())
     return None

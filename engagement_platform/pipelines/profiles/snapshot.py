@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -161,14 +160,14 @@ def are_newer(root: str, entity: Entity, taken: Snapshot) -> bool:
     files = pa.table(base.get_add_actions(flatten=True))
     if not files.num_rows:
         return True
-    newest = _bounds(files, "max", entity)
+    newest = log.of_files(files, f"max.{entity.version}", pa.int64())
     return newest.null_count == 0 and bool(pc.max(newest).as_py() < taken.oldest)
 
 
 def batches_of(changeset: DeltaTable, entity: Entity) -> dict[int, Batch]:
     """What each batch has in this version of the changeset."""
     files = pa.table(changeset.get_add_actions(flatten=True))
-    oldest = _bounds(files, "min", entity)
+    oldest = log.of_files(files, f"min.{entity.version}", pa.int64())
     files = files.append_column("oldest", oldest).append_column("is_known", pc.is_valid(oldest))
     summed = files.group_by("partition.batch_id").aggregate(
         [("num_records", "sum"), ("oldest", "min"), ("is_known", "all")]
@@ -179,11 +178,3 @@ def batches_of(changeset: DeltaTable, entity: Entity) -> dict[int, Batch]:
         )
         for row in summed.to_pylist()
     }
-
-
-def _bounds(files: pa.Table, which: Literal["min", "max"], entity: Entity) -> pa.ChunkedArray:
-    """Of each file, the bound of its versions that its log entry has, or null."""
-    name = f"{which}.{entity.version}"
-    if name in files.column_names:
-        return files.column(name).cast(pa.int64())
-    return pa.chunked_array([pa.nulls(files.num_rows, pa.int64())])

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 from engagement_platform.pipelines.engagements.schema import STATE
 from engagement_platform.pipelines.mutations import connected_components as groups
 from engagement_platform.pipelines.mutations import rules
-from engagement_platform.pipelines.mutations.connected_components import connected_components
 from engagement_platform.pipelines.mutations.rules import MOVE_DDL
 from engagement_platform_tests.conftest import skip_without_graphframes
 from engagement_platform_tests.pipelines.lakes import MemoryLake
@@ -48,8 +47,10 @@ def alias(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(pa.Table.from_pylist(edges, schema=ALIAS)).localCheckpoint()
 
 
-def by_hand(asked: list[int]) -> groups.Components:
-    """Components by a loop over the links; notes how many there are."""
+@pytest.fixture
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Components by a loop over the links instead of GraphFrames; how many there were, each time."""
+    asked: list[int] = []
 
     def components(links: DataFrame) -> DataFrame:
         of: dict[int, int] = {}
@@ -59,7 +60,8 @@ def by_hand(asked: list[int]) -> groups.Components:
         asked.append(len(set(of.values())))
         return links.sparkSession.createDataFrame(list(of.items()), "id long, component long")
 
-    return components
+    monkeypatch.setattr(groups, "connected_components", components)
+    return asked
 
 
 def rows_of(frame: DataFrame) -> list[str]:
@@ -67,23 +69,25 @@ def rows_of(frame: DataFrame) -> list[str]:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_the_parts_of_a_large_organization_make_the_moves_of_the_whole(alias: DataFrame, name: str) -> None:
+def test_the_parts_of_a_large_organization_make_the_moves_of_the_whole(
+    alias: DataFrame, name: str, by_hand: list[int]
+) -> None:
     rule, ddl = RULES[name]
-    asked: list[int] = []
-    whole = rows_of(groups.moves(alias, SINCE, None, rule, ddl, by_hand(asked)))
-    assert rows_of(groups.moves(alias, SINCE, 100_000, rule, ddl, by_hand(asked))) == whole
-    assert asked == [], "components were asked for where no organization is large"
-    assert rows_of(groups.moves(alias, SINCE, 30, rule, ddl, by_hand(asked))) == whole
-    assert len(asked) == 1
-    assert asked[0] >= 20, "histories that have nothing in common met"
+    whole = rows_of(groups.moves(alias, SINCE, None, rule, ddl))
+    assert rows_of(groups.moves(alias, SINCE, 100_000, rule, ddl)) == whole
+    assert by_hand == [], "components were asked for where no organization is large"
+    assert rows_of(groups.moves(alias, SINCE, 30, rule, ddl)) == whole
+    assert len(by_hand) == 1
+    assert by_hand[0] >= 20, "histories that have nothing in common met"
     assert any("engagement_id" in row and "large" in row for row in whole)
 
 
+@pytest.mark.usefixtures("by_hand")
 def test_a_part_has_about_as_many_edges_as_one_task_follows(alias: DataFrame) -> None:
     def size(organization_id: str, state: pa.Table, _since: int) -> pa.Table:
         return pa.table({"organization_id": [organization_id], "edges": pa.array([state.num_rows], pa.int64())})
 
-    found = groups.moves(alias, SINCE, 30, size, "organization_id string, edges bigint", by_hand([])).collect()
+    found = groups.moves(alias, SINCE, 30, size, "organization_id string, edges bigint").collect()
     sizes = [row["edges"] for row in found if row["organization_id"] == "large"]
     of_large = alias.where("organization_id = 'large'")
     assert sum(sizes) == of_large.count(), "an edge is in two parts, or in none"
@@ -96,4 +100,4 @@ def test_components_by_graphframes_make_the_same_moves(alias: DataFrame) -> None
     skip_without_graphframes()
     rule, ddl = RULES["moves"]
     whole = rows_of(groups.moves(alias, SINCE, None, rule, ddl))
-    assert rows_of(groups.moves(alias, SINCE, 30, rule, ddl, connected_components)) == whole
+    assert rows_of(groups.moves(alias, SINCE, 30, rule, ddl)) == whole
