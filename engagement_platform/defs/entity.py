@@ -35,9 +35,7 @@ from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.jobs import reread, shipped_entity
 from engagement_platform.pipelines.profiles.entity import PROFILE, Entity
-from engagement_platform.pipelines.profiles.job import job_name as ingest_name
 from engagement_platform.pipelines.profiles.point_read import point_read_seconds
-from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.schedule import Waits, due, pressing
 from engagement_platform.pipelines.profiles.snapshot import Snapshot
 from engagement_platform.settings import Settings
@@ -66,7 +64,7 @@ class EntityParts:
         """Changes from Kafka, one partition a batch."""
         entity = self.entity
         return Ingestion(
-            job=ingest_name(entity),
+            job=entity.ingest_job,
             asset_name=f"ingest_{entity.name}_changeset",
             specs=[table_spec(entity.changeset, [self.topic_key], entity.name)],
             # One pool each: while the base is written, changes go on landing.
@@ -82,7 +80,7 @@ class EntityParts:
     def moves(self) -> Drain:
         """Rematerializations: changes that wait, moved into the base."""
         return Drain(
-            job=rematerialize_name(self.entity),
+            job=self.entity.rematerialize_job,
             pool=f"{self.entity.name}_materialized",
             tables=Tables({self.entity.base: "base"}, {self.entity.changeset: "changeset"}, always=True),
             declared=self.declared,

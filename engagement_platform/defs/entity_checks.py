@@ -11,8 +11,6 @@ from engagement_platform.defs.specs import key_of
 from engagement_platform.engine.model import JobState
 from engagement_platform.lake import log
 from engagement_platform.pipelines.profiles.entity import Entity
-from engagement_platform.pipelines.profiles.job import job_name as ingest_name
-from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.settings import Settings
 
@@ -42,7 +40,7 @@ def size_result(entity: Entity, found: Snapshot | None, most: int) -> dg.AssetCh
     rows = found.pending_rows if found else 0
     too_many = (
         f"{rows:,} changes wait, more than rematerialize.max_pending_rows ({most:,}). Look at the last runs of "
-        f"{rematerialize_name(entity).replace('-', '_')}."
+        f"{entity.rematerialize_job.replace('-', '_')}."
     )
     shown = {"pending_rows": rows, "pending_batches": len(found.pending) if found else 0}
     return check_result(key_of(entity.changeset), SIZE, too_many if rows > most else None, shown, severity=WARN)
@@ -68,12 +66,12 @@ def watermark_result(
 
 def entity_results(entity: Entity, looked: Waiting, topic: str) -> list[dg.AssetCheckResult]:
     """All checks of an entity that need no run, as they are now. entity: under the policies of the settings."""
-    settings, last = looked.settings, looked.checkpoint(rematerialize_name(entity))
+    settings, last = looked.settings, looked.checkpoint(entity.rematerialize_job)
     found = state_of(entity, settings)
     done = last is None or last.state is JobState.SUCCEEDED
     recorded = last.manifest.end["batch"] if last is not None and done else None
     return [
-        freshness(ingest_name(entity), key_of(entity.changeset), looked, topic),
+        freshness(entity.ingest_job, key_of(entity.changeset), looked, topic),
         size_result(entity, found, settings.rematerialize.max_pending_rows),
         watermark_result(entity, found, under_way=not done, recorded=recorded),
     ]

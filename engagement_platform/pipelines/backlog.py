@@ -15,22 +15,9 @@ import pyarrow.compute as pc
 from engagement_platform.engine.job import Stores
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import CHANGESET, MAPPING, MUTATION_REQUEST
-from engagement_platform.pipelines.snapshot import Snapshot
 
 _FIRST_LOOK: Final = 64
 """Batches that are asked of the stores at first: those of ten minutes, with `drain.min_batch_interval` at 10 s."""
-
-
-def pending_rows(root: str, at: Snapshot) -> int:
-    """Rows that `rematerialize-aliases` has not moved, as `rows_above` counts; 0: nothing pends.
-
-    Edges are counted as the requests that they are.
-    """
-    if not at.pends:
-        return 0
-    marks = {CHANGESET: at.watermark, MAPPING: at.names_watermark}
-    return rows_above(root, {**marks, MUTATION_REQUEST: at.moved_up_to})
 
 
 def rows_above(root: str, marks: Mapping[Table, int]) -> int:

@@ -38,10 +38,8 @@ from engagement_platform.pipelines.mutations.announce import apply_mutations
 from engagement_platform.pipelines.mutations.ingest import ingest_mutation_requests
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, rematerialize_aliases
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts
-from engagement_platform.pipelines.profiles.entity import profile
-from engagement_platform.pipelines.profiles.job import ingest_changes, reread_name
-from engagement_platform.pipelines.profiles.job import job_name as ingest_name
-from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
+from engagement_platform.pipelines.profiles.entity import PROFILE, profile
+from engagement_platform.pipelines.profiles.job import ingest_changes
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
 from engagement_platform.pipelines.redrive import RedriveSource
 from engagement_platform.pipelines.replay import RecordedRanges, recorded_ranges
@@ -50,8 +48,7 @@ from engagement_platform.sources.kafka import KafkaSource
 
 INGEST_ENGAGEMENTS = "ingest-engagements"
 INGEST_MUTATION_REQUESTS = "ingest-mutation-requests"
-INGEST_PROFILE_CHANGES = "ingest-profile-changes"
-REMATERIALIZE_PROFILE = "rematerialize-profile"
+INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE = PROFILE.ingest_job, PROFILE.rematerialize_job
 TOPIC_JOBS = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, INGEST_PROFILE_CHANGES)
 """Jobs that read a topic and go on for ever."""
 JOB_NAMES = (*TOPIC_JOBS, APPLY_MUTATIONS, REMATERIALIZE_ALIASES, REMATERIALIZE_PROFILE)
@@ -93,7 +90,7 @@ def declared_jobs(settings: Settings) -> dict[str, Declared]:
     jobs: dict[str, Declared] = {stream.job: stream for stream in declared.streams}
     jobs |= {feed.job: feed for feed in declared.feeds}
     for entity in declared.entities:
-        jobs |= dict.fromkeys((ingest_name(entity.entity), rematerialize_name(entity.entity)), entity)
+        jobs |= dict.fromkeys((entity.entity.ingest_job, entity.entity.rematerialize_job), entity)
     return jobs
 
 
@@ -165,7 +162,7 @@ def _declared_job(name: str, declared: Declared, parts: Parts) -> MicroBatchJob[
         own = declared.settings(settings)
         source = QueueSource(name, own)
         return game_events(name, source, Lake(spark, own), parts.stores, own, declared, parts.callbacks)
-    if isinstance(declared, DeclaredEntity) and name == rematerialize_name(declared.entity):
+    if isinstance(declared, DeclaredEntity) and name == declared.entity.rematerialize_job:
         return rematerialize(declared.entity, parts)
     topic = KafkaSource(declared.topic, settings.kafka)
     read = partial(read_topic, topic, spark, settings)
@@ -222,7 +219,7 @@ def redrive_declared(declared: Stream | DeclaredEntity, reason: str, parts: Part
 
     Each lands once and is marked there. The reason is part of the job's name, as in `redrive_jobs`.
     """
-    job = ingest_name(declared.entity) if isinstance(declared, DeclaredEntity) else declared.job
+    job = declared.entity.ingest_job if isinstance(declared, DeclaredEntity) else declared.job
     quarantine = QUARANTINE if isinstance(declared, DeclaredEntity) else declared.quarantine
     if log.version(quarantine.uri(parts.settings.lake)) is None:
         return None
@@ -245,7 +242,7 @@ def reread_job(day: date, parts: Parts, declared: DeclaredEntity | None = None) 
     nothing where nothing was wrong; after a decoding fix the repaired rows land and are announced.
     """
     kafka, checkpoints = parts.settings.kafka, parts.stores.checkpoints
-    job = INGEST_ENGAGEMENTS if declared is None else ingest_name(declared.entity)
+    job = INGEST_ENGAGEMENTS if declared is None else declared.entity.ingest_job
     topic = kafka.engagements_topic if declared is None else declared.topic
     last = checkpoints.latest(job)
     app_ids = lineage(checkpoints.history(job), checkpoints.app_id(job))
@@ -254,7 +251,7 @@ def reread_job(day: date, parts: Parts, declared: DeclaredEntity | None = None) 
     read = partial(read_topic, source, parts.lake.spark, parts.settings)
     if declared is None:
         return ingest_engagements(REREAD_ENGAGEMENTS, source, read, parts)
-    return ingest_changes(declared.entity, source, read, parts, reread_name(declared.entity))
+    return ingest_changes(declared.entity, source, read, parts, declared.entity.reread_job)
 
 
 def reread(day: date, parts: Parts, declared: DeclaredEntity | None = None) -> Iterator[BatchReport]:
@@ -340,7 +337,7 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     declared = declarations(settings)
     replays = (REPLAY_GAME_EVENTS, *(feed.replay_job for feed in declared.feeds))
     entities = (shipped_entity(settings), *declared.entities)
-    rereads = (REREAD_ENGAGEMENTS, *(reread_name(one.entity) for one in entities))
+    rereads = (REREAD_ENGAGEMENTS, *(one.entity.reread_job for one in entities))
     if name not in (*names, *rereads, *replays, ERASE_SUBJECTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
         raise _unknown(name, names)
     stores = open_stores(settings)

@@ -19,8 +19,8 @@ from engagement_platform.engine.database import open_engine, reading
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import BatchRecord, JobState, Offsets
 from engagement_platform.engine.schema import BATCH
-from engagement_platform.lake.engagement import MUTATION_REQUEST
-from engagement_platform.pipelines.backlog import oldest_above, pending_rows, rows_above
+from engagement_platform.lake.engagement import CHANGESET, MAPPING, MUTATION_REQUEST
+from engagement_platform.pipelines.backlog import oldest_above, rows_above
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.games.backlog import backlog as objects_waiting
 from engagement_platform.pipelines.games.feed import Feed
@@ -34,7 +34,6 @@ from engagement_platform.pipelines.jobs import (
 )
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, announced
-from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.snapshot import pending_rows as pending_of_entity
 from engagement_platform.pipelines.snapshot import snapshot
 from engagement_platform.settings import Settings
@@ -109,9 +108,13 @@ def unread_from(checkpoint: BatchRecord | None) -> Offsets | None:
 
 
 def pending_changes(settings: Settings, stores: Stores) -> Waiting:
-    """Row images, requests and names that `rematerialize-aliases` has yet to move; readers see them. Reads logs."""
+    """Row images, requests and names that `rematerialize-aliases` has yet to move; readers see them. Reads logs.
+
+    Edges are counted as the requests that they are.
+    """
     at = snapshot(settings.lake)
-    rows = pending_rows(settings.lake, at)
+    marks = {CHANGESET: at.watermark, MAPPING: at.names_watermark, MUTATION_REQUEST: at.moved_up_to}
+    rows = rows_above(settings.lake, marks) if at.pends else 0
     jobs = (INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS)
     return Waiting(rows, oldest_above(stores, jobs, at.moved_up_to)) if rows else Waiting()
 
@@ -136,7 +139,7 @@ def backlog(job: str, settings: Settings, checkpoint: BatchRecord | None) -> int
     declared = declared_of(job, settings)
     if isinstance(declared, Feed):
         return objects_waiting(declared.settings(settings), checkpoint)
-    if isinstance(declared, DeclaredEntity) and job == rematerialize_name(declared.entity):
+    if isinstance(declared, DeclaredEntity) and job == declared.entity.rematerialize_job:
         return pending_of_entity(settings.lake, declared.entity)
     try:
         return KafkaSource(topic_of(job, settings), settings.kafka).backlog(unread_from(checkpoint))

@@ -32,8 +32,6 @@ from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.profiles.job import NUMBER
-from engagement_platform.pipelines.profiles.job import job_name as ingest_name
-from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.snapshot import transaction, watermark_of
 from engagement_platform.pipelines.redrive import turn_of
 from engagement_platform.pipelines.snapshot import moved_through, watermark
@@ -166,9 +164,9 @@ def of_entity(settings: Settings, entity: Entity, topic: str) -> Group:
         tables=(changeset, base),
         pinned=(looked_up(changeset.name), changeset.name),
         leased=(turn_of(changeset), changeset.name, base.name),
-        read={ingest_name(entity): lambda: KafkaSource(topic, settings.kafka)},
+        read={entity.ingest_job: lambda: KafkaSource(topic, settings.kafka)},
         differences=lambda lake, before, after, _announced: entity_differences(lake, entity, before, after),
-        moving=Moving(rematerialize_name(entity), changeset, base, entity.watermark, NUMBER),
+        moving=Moving(entity.rematerialize_job, changeset, base, entity.watermark, NUMBER),
         mark=mark,
     )
 

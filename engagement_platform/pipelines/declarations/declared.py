@@ -28,8 +28,6 @@ from engagement_platform.pipelines.games.registry import EventTypeRefused
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS
 from engagement_platform.pipelines.profiles.entity import Entity
-from engagement_platform.pipelines.profiles.job import job_name as ingest_name
-from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.settings import Settings
 
 NAMESPACE = "engagement_platform"
@@ -145,7 +143,7 @@ def declarations(settings: Settings) -> Declarations:
             case MergeOnReadEntityDeclaration(topic=topic, entity=entity):
                 entities.append(DeclaredEntity(topic, entity))
                 tables = (entity.changeset.name, entity.base.name, entity.view)
-                jobs = (ingest_name(entity), rematerialize_name(entity))
+                jobs = (entity.ingest_job, entity.rematerialize_job)
             case S3SqsTablesDeclaration():
                 feed = _feed(path, declared)
                 feeds.append(feed)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.engagement import QUARANTINE
-from engagement_platform.settings import Settings, UnknownUpdate
+from engagement_platform.settings import MergeOnReadSettings, Settings, UnknownUpdate
 from engagement_platform.sources.messages import ChangeShape, ValueType
 
 # Columns that the tables, decoding or folding add.
@@ -74,6 +75,21 @@ class Entity:
         return ChangeShape(self.key, self.version, columns, never_empty=frozenset(self.partitioned_by))
 
     @property
+    def ingest_job(self) -> str:
+        """Name of the job that takes in its changes, such as `ingest-profile-changes`."""
+        return f"ingest-{self.name}-changes"
+
+    @property
+    def reread_job(self) -> str:
+        """Name of the job that reads its changes once more, such as `reread-profile-changes`."""
+        return f"reread-{self.name}-changes"
+
+    @property
+    def rematerialize_job(self) -> str:
+        """Name of the job that moves its changes into the base, such as `rematerialize-profile`."""
+        return f"rematerialize-{self.name}"
+
+    @property
     def view(self) -> str:
         """Name under which people read it."""
         return f"{self.name}/current"
@@ -82,11 +98,6 @@ class Entity:
     def view_columns(self) -> tuple[str, ...]:
         """Columns of the view: key, version, attributes."""
         return (self.key, self.version, *self.columns)
-
-    @property
-    def state_columns(self) -> tuple[str, ...]:
-        """Columns of the base, tombstones' among them."""
-        return self.base.column_names
 
     @property
     def watermark(self) -> str:
@@ -157,9 +168,9 @@ PROFILE = Entity(
 """The entity that ships, under the default policies; its tables do not depend on them."""
 
 
-def policies_of(entity: Entity) -> dict[str, object]:
-    """What is decided by an entity's policies, for a manifest."""
-    return {"unknown_update": entity.unknown_update, "inserts_are_new": entity.inserts_are_new}
+def policies_of(of: Entity | MergeOnReadSettings) -> dict[str, Any]:
+    """The policies of an entity, as a manifest has them, or those that the settings give the one that ships."""
+    return {"unknown_update": of.unknown_update, "inserts_are_new": of.inserts_are_new}
 
 
 def under_policies(entity: Entity, policies: object) -> Entity:
@@ -169,5 +180,4 @@ def under_policies(entity: Entity, policies: object) -> Entity:
 
 def profile(settings: Settings) -> Entity:
     """The entity that ships, under the policies of the settings."""
-    policies = settings.merge_on_read
-    return replace(PROFILE, unknown_update=policies.unknown_update, inserts_are_new=policies.inserts_are_new)
+    return replace(PROFILE, **policies_of(settings.merge_on_read))

@@ -51,16 +51,6 @@ REASONS = {
 _OPS = ("INSERT", "UPDATE", "DELETE")
 
 
-def job_name(entity: Entity) -> str:
-    """Name of the job for an entity, such as `ingest-profile-changes`."""
-    return f"ingest-{entity.name}-changes"
-
-
-def reread_name(entity: Entity) -> str:
-    """Name of the job that reads changes once more, such as `reread-profile-changes`."""
-    return f"reread-{entity.name}-changes"
-
-
 @dataclass(frozen=True)
 class ChangeBatch(TopicBatch):
     """A batch with its finished plan: the decoded records; reason_code is null for those that land, DUPLICATE for those
@@ -125,7 +115,7 @@ def ingest_changes(
         return open_batch(lake.under(own), entity, manifest, read(manifest), tombstones, seen_before=seen_before)
 
     return parts.job(
-        name or job_name(entity),
+        name or entity.ingest_job,
         source,
         prepare,
         (
@@ -216,7 +206,7 @@ def _pinned(lake: Lake, entity: Entity, stores: Stores) -> Mapping[str, int]:
     The number is greater than any in the changeset or below the base's watermark, also when a reset, or new stores,
     count the batches of the job from 0 again; else the view would take a new batch for a merged one.
     """
-    last = stores.checkpoints.latest(job_name(entity))
+    last = stores.checkpoints.latest(entity.ingest_job)
     found = snapshot(lake.root, entity)
     number = max(found.latest + 1, last.manifest.batch_id + 1 if last else 0)
     return {

@@ -35,11 +35,6 @@ from engagement_platform.pipelines.profiles.view import folded_changes, view
 from engagement_platform.pipelines.rematerialization import Choice, Strategy, choose
 
 
-def job_name(entity: Entity) -> str:
-    """Name of the job for an entity, such as `rematerialize-profile`."""
-    return f"rematerialize-{entity.name}"
-
-
 @dataclass(frozen=True)
 class Rematerialization:
     """One batch: the state that it reads, and how the base is written."""
@@ -192,7 +187,7 @@ def rematerialize(
         return Rematerialization(lake, entity, manifest, choice, taken, retention)
 
     return parts.job(
-        job_name(entity),
+        entity.rematerialize_job,
         PendingSource(lake.root, entity),
         prepare,
         (

@@ -21,7 +21,7 @@ def state_after(before: Row | None, changes: Sequence[Row], entity: Entity) -> d
     order. They apply in the order of landing; each column takes a value whose version is greater than that of the one
     it has, so of equal versions the first to land stays.
     """
-    state = dict(before) if before else {**dict.fromkeys(entity.state_columns), entity.key: changes[0][entity.key]}
+    state = dict(before) if before else {**dict.fromkeys(entity.base.column_names), entity.key: changes[0][entity.key]}
     for change in sorted(changes, key=lambda row: (row["batch_id"], row["partition"], row["offset"])):
         version = change[entity.version]
         state[entity.version] = max(version, state[entity.version] or 0)

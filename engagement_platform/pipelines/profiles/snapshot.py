@@ -66,12 +66,6 @@ class Snapshot:
         return sum(batch.rows for batch in self.pending.values())
 
     @property
-    def oldest(self) -> int | None:
-        """Least version of a change that waits; None when that is not known, or none waits."""
-        found = [batch.oldest for batch in self.pending.values()]
-        return min((one for one in found if one is not None), default=None) if None not in found else None
-
-    @property
     def latest(self) -> int:
         """The greatest batch that counts and is anywhere; NO_BATCH when there is none."""
         newest = max(self.batches, default=NO_BATCH) if self.through is None else self.through
@@ -154,14 +148,16 @@ def are_newer(root: str, entity: Entity, taken: Snapshot) -> bool:
 
     So it is where versions grow over all keys, such as times or positions in a log, and nothing comes late.
     """
-    if taken.oldest is None:
+    oldest = [batch.oldest for batch in taken.pending.values()]
+    known = [version for version in oldest if version is not None]
+    if not known or len(known) < len(oldest):
         return False
     base = DeltaTable(log.storage_uri(entity.base.uri(root)), version=taken.base_version)
     files = pa.table(base.get_add_actions(flatten=True))
     if not files.num_rows:
         return True
     newest = log.of_files(files, f"max.{entity.version}", pa.int64())
-    return newest.null_count == 0 and bool(pc.max(newest).as_py() < taken.oldest)
+    return newest.null_count == 0 and bool(pc.max(newest).as_py() < min(known))
 
 
 def batches_of(changeset: DeltaTable, entity: Entity) -> dict[int, Batch]:

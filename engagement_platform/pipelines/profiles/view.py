@@ -172,12 +172,12 @@ def left_join_anti_join(base: DataFrame, pending: Pending, entity: Entity) -> Da
     asked = pending.folded.select(entity.key)
     known = base.select(entity.key).join(_sent(asked, pending.broadcast), entity.key, "left_semi")
     new = pending.folded.join(_sent(known, pending.broadcast), entity.key, "left_anti")
-    return _joined(base, pending, entity, "left_outer").unionByName(new.select(*entity.state_columns))
+    return _joined(base, pending, entity, "left_outer").unionByName(new.select(*entity.base.column_names))
 
 
 def left_join_union_inserts(base: DataFrame, pending: Pending, entity: Entity) -> DataFrame:
     """The base with its changes, and with them what is inserted. See `why_not_union_inserts`."""
-    new = pending.folded.where("inserted").select(*entity.state_columns)
+    new = pending.folded.where("inserted").select(*entity.base.column_names)
     return _joined(base, pending, entity, "left_outer").unionByName(new)
 
 
@@ -244,7 +244,7 @@ def view(
     state = base
     if folded is not None:
         state = STRATEGIES[chosen](base, Pending(folded, broadcast, are_newer(lake.root, entity, taken)), entity)
-    return View(entity, taken, chosen, broadcast, state.select(*entity.state_columns), passes)
+    return View(entity, taken, chosen, broadcast, state.select(*entity.base.column_names), passes)
 
 
 def folded_changes(lake: Lake, entity: Entity, taken: Snapshot) -> DataFrame:
@@ -284,7 +284,7 @@ def _joined(base: DataFrame, pending: Pending, entity: Entity, how: str) -> Data
         if not pending.newer:
             wins = f"coalesce({_new(by)} > {_old(by)}, {wins})"
         merged |= {name: f"CASE WHEN {wins} THEN {_new(name)} ELSE {_old(name)} END" for name in (*columns, by)}
-    return both.selectExpr(*(f"{merged[name]} AS {_old(name)}" for name in entity.state_columns))
+    return both.selectExpr(*(f"{merged[name]} AS {_old(name)}" for name in entity.base.column_names))
 
 
 def _old(name: str) -> str:

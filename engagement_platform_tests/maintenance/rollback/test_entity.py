@@ -20,8 +20,6 @@ from engagement_platform.lake.restore import RESTORE
 from engagement_platform.maintenance.rollback import groups
 from engagement_platform.maintenance.rollback.groups import RestoreRefused
 from engagement_platform.maintenance.rollback.plan import Asked, CannotReplay, plan
-from engagement_platform.pipelines.profiles.job import job_name as ingest_name
-from engagement_platform.pipelines.profiles.rematerialize import job_name as rematerialize_name
 from engagement_platform.pipelines.profiles.snapshot import watermark_of
 from engagement_platform.pipelines.profiles.view import current
 from engagement_platform.settings import LayoutSettings
@@ -33,7 +31,7 @@ from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFI
 pytestmark = [pytest.mark.broker]
 
 CHANGESET, BASE = PROFILE.changeset.name, PROFILE.base.name
-INGEST, MOVE = ingest_name(PROFILE), rematerialize_name(PROFILE)
+INGEST, MOVE = PROFILE.ingest_job, PROFILE.rematerialize_job
 
 
 @pytest.fixture(scope="module")
