@@ -24,6 +24,7 @@ from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.log import Commit, added_by
+from engagement_platform.pipelines.pinned_settings import as_pinned
 from engagement_platform.settings import Settings
 from engagement_platform.sources.messages import Reason
 
@@ -55,6 +56,11 @@ class Parts:
     stores: Stores
     settings: Settings
     callbacks: Callbacks
+
+    def lake_for(self, manifest: Manifest, source: Source) -> Lake:
+        """The lake under the settings that a manifest pins, its session set up for as many records as the batch has."""
+        tune_for(self.lake, source.size(manifest.start, manifest.end))
+        return self.lake.under(as_pinned(self.settings, manifest))
 
     def job(
         self,

@@ -139,8 +139,7 @@ def _age(row: Mapping[str, Any]) -> tuple[int, int]:
 
 def digest(person_id: str, engagement_ts: datetime, content: Content) -> bytes:
     """What two copies of a version must share: person, time and content, without the name, as 16 bytes."""
-    attributes = None if content.attributes is None else sorted(content.attributes.items())
-    hashed = [person_id, engagement_ts.isoformat(), content.type, content.channel, content.subject, attributes]
+    hashed = [person_id, engagement_ts.isoformat(), *struct_of(content).values()]
     return blake2b(json.dumps(hashed).encode(), digest_size=_DIGEST_BYTES).digest()
 
 
@@ -153,7 +152,7 @@ def content_of(row: Mapping[str, Any]) -> Content:
 def struct_of(content: Content) -> dict[str, Any]:
     """Content as Arrow takes a struct `engagement`."""
     attributes = None if content.attributes is None else sorted(content.attributes.items())
-    return {"type": content.type, "channel": content.channel, "subject": content.subject, "attributes": attributes}
+    return {**content._asdict(), "attributes": attributes}
 
 
 def struct_rows(state: pa.Table, column: str) -> Iterator[dict[str, Any]]:

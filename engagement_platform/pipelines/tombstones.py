@@ -79,20 +79,16 @@ def mentions(
     aliases: other spellings of fields, and which field each means.
     """
 
-    def of(row: Mapping[str, object], has_organization: bool) -> Iterator[dict[str, object]]:
-        value = row["value"]
-        fields = row if row["reason_code"] is None else texts_of(value if isinstance(value, bytes) else None, aliases)
-        within = fields.get(_ORGANIZATION) if has_organization else ANYWHERE
-        for kind, columns in named.items():
-            for name in columns:
-                if fields.get(name) is not None:
-                    place = {at: row[at] for at in COORDINATES}
-                    yield {**place, "kind": kind, "within": within, "id": fields[name]}
-
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            has_organization = _ORGANIZATION in batch.schema.names
-            found = [mention for row in batch.to_pylist() for mention in of(row, has_organization)]
+            found = []
+            for row in batch.to_pylist():
+                fields = row if row["reason_code"] is None else texts_of(row["value"], aliases)
+                within = fields.get(_ORGANIZATION) if _ORGANIZATION in row else ANYWHERE
+                place = {**{at: row[at] for at in COORDINATES}, "within": within}
+                for kind, columns in named.items():
+                    ids = [fields[name] for name in columns if fields.get(name) is not None]
+                    found += [{**place, "kind": kind, "id": id_} for id_ in ids]
             yield pa.RecordBatch.from_pylist(found, _MENTION)
 
     return step

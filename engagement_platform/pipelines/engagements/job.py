@@ -7,7 +7,6 @@ notification comes last. Nothing is decided after the plan.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
@@ -41,9 +40,8 @@ from engagement_platform.pipelines.parts import (
     compiled,
     kept,
     side_by_side,
-    tune_for,
 )
-from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.pinned_settings import that_decide
 from engagement_platform.pipelines.redrive import redriven
 from engagement_platform.pipelines.snapshot import pending, snapshot_of
 from engagement_platform.pipelines.tombstones import ENGAGEMENTS, with_tombstones, withheld
@@ -66,21 +64,12 @@ class EngagementBatch(TopicBatch):
     """`organizations` and `dates` of accepted copies; None: there are none."""
     data: Table
     outcome: tuple[Row, ...]
-    """verdict, reason_code, target -> copies, names, changes."""
+    """verdict, reason_code, target -> copies; names, copies that say one; changes, as far as requests are announced,
+    that readers see."""
 
-    def copies(self, **of: str) -> int:
-        """How many copies of the plan have these values."""
-        return sum(row["copies"] for row in self.outcome if all(row[name] == value for name, value in of.items()))
-
-    @cached_property
-    def names(self) -> int:
-        """Copies that say a name."""
-        return sum(row["names"] for row in self.outcome)
-
-    @cached_property
-    def changes(self) -> int:
-        """Changes that readers see, as far as requests are announced."""
-        return sum(row["changes"] for row in self.outcome)
+    def count(self, what: str, **of: str) -> int:
+        """How many copies, names or changes the plan has of these values."""
+        return sum(row[what] for row in self.outcome if all(row[name] == value for name, value in of.items()))
 
     def describe(self) -> dict[str, object]:
         """With its organizations and days."""
@@ -99,11 +88,15 @@ def write_tables(work: EngagementBatch, commit: Committer) -> Counts:
     Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, updated, duplicates, images,
     names, files, bytes, commits.
     """
-    inserted, updated = (work.copies(verdict=verdict.value) for verdict in (Verdict.INSERT, Verdict.UPDATE))
+    inserted, updated, known, superseded = (
+        work.count("copies", verdict=verdict.value)
+        for verdict in (Verdict.INSERT, Verdict.UPDATE, Verdict.DUPLICATE, Verdict.SUPERSEDED)
+    )
+    images, new = (work.count("copies", target=target.value) for target in (Target.CHANGESET, Target.DATA))
+    names = work.count("names")
     appends = Appends(work.lake, work.manifest, commit)
 
     def rows() -> None:
-        images, new = (work.copies(target=target.value) for target in (Target.CHANGESET, Target.DATA))
         if images:
             appends.add("changeset", CHANGESET, work.plan.where(F.col("target") == Target.CHANGESET.value), images)
         if images or new:
@@ -112,8 +105,8 @@ def write_tables(work: EngagementBatch, commit: Committer) -> Counts:
     writes = [rows]
     if work.quarantined:
         writes.append(lambda: appends.add("quarantine", QUARANTINE, work.to_quarantine(), work.quarantined))
-    if work.names:
-        writes.append(lambda: appends.add("mapping", MAPPING, name_evidence(work), work.names))
+    if names:
+        writes.append(lambda: appends.add("mapping", MAPPING, name_evidence(work), names))
     side_by_side(*writes)
     return {
         **work.received.counts(),
@@ -121,23 +114,19 @@ def write_tables(work: EngagementBatch, commit: Committer) -> Counts:
         "landed": inserted + updated,
         "inserted": inserted,
         "updated": updated,
-        "duplicates": sum(work.copies(verdict=v.value) for v in (Verdict.DUPLICATE, Verdict.SUPERSEDED)),
-        "images": work.copies(target=Target.CHANGESET.value),
-        "names": work.names,
+        "duplicates": known + superseded,
+        "images": images,
+        "names": names,
         **appends.counts(),
     }
 
 
 def notify(work: EngagementBatch, commit: Committer) -> Counts:
-    """Write one notification for each insert, update and delete, when the Data Table's commit has published the batch.
-
-    Counts: notifications, files, bytes, commits.
-    """
-    if not work.changes:
-        return {"notifications": 0}
-    appends = Appends(work.lake, work.manifest, commit)
-    appends.add("append", NOTIFICATION, notifications(work.plan, work.manifest), work.changes)
-    return {"notifications": work.changes, **appends.counts()}
+    """Write a notification for each insert, update and delete, once the Data Table's commit has published the batch."""
+    changes, appends = work.count("changes"), Appends(work.lake, work.manifest, commit)
+    if changes:
+        appends.add("append", NOTIFICATION, notifications(work.plan, work.manifest), changes)
+    return {"notifications": changes, **appends.counts()}
 
 
 def name_evidence(work: EngagementBatch) -> DataFrame:
@@ -171,15 +160,10 @@ def ingest_engagements(name: str, source: Source, read: Reader, parts: Parts) ->
     pinned = (data, CHANGESET, ALIAS, MUTATION_REQUEST, MAPPING, QUARANTINE)
     lake.ensure(*pinned, NOTIFICATION)
 
-    def prepare(manifest: Manifest) -> EngagementBatch:
-        own = as_pinned(settings, manifest)
-        tune_for(lake, source.size(manifest.start, manifest.end))
-        return open_batch(lake.under(own), data, manifest, read(manifest), tombstones)
-
     return parts.job(
         name,
         source,
-        prepare,
+        lambda manifest: open_batch(parts.lake_for(manifest, source), data, manifest, read(manifest), tombstones),
         (
             Step("tables", write_tables, ("quarantine", "mapping", "changeset", "data")),
             Step("notification", notify, ("append",)),
@@ -211,7 +195,7 @@ def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, tomb
     decoded = kept(raw.mapInArrow(step, ENGAGEMENT_DECODED_DDL))
     decoded = withheld(decoded, ENGAGEMENTS, tombstones, lake)
     work = _resolved(lake, data, manifest, raw, decoded)
-    if tombstones.organizations(PERSON) and work.names + work.copies(target=Target.DATA.value):
+    if tombstones.organizations(PERSON) and work.count("names") + work.count("copies", target=Target.DATA.value):
         # Of persons who became a person that is erased.
         led = work.plan.where(F.col("person_id").startswith(PSEUDONYM))
         if not led.isEmpty():

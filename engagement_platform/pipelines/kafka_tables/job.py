@@ -27,10 +27,9 @@ from engagement_platform.pipelines.parts import (
     counted,
     kept,
     side_by_side,
-    tune_for,
     with_reason,
 )
-from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.pinned_settings import that_decide
 from engagement_platform.pipelines.redrive import redriven, turn_of
 from engagement_platform.pipelines.rules import Verdict
 from engagement_platform.pipelines.tombstones import withheld
@@ -91,15 +90,10 @@ def ingest_stream(
     table, quarantine = stream.table, stream.quarantine
     lake.ensure(table, quarantine)
 
-    def prepare(manifest: Manifest) -> StreamBatch:
-        own = as_pinned(settings, manifest)
-        tune_for(lake, source.size(manifest.start, manifest.end))
-        return open_batch(lake.under(own), stream, manifest, read(manifest), tombstones)
-
     return parts.job(
         name or stream.job,
         source,
-        prepare,
+        lambda manifest: open_batch(parts.lake_for(manifest, source), stream, manifest, read(manifest), tombstones),
         (Step("tables", write_tables, ("quarantine", "table")), *redriven(source)),
         pin=lambda: {table.name: lake.version(table), quarantine.name: lake.version(quarantine), turn_of(table): 0},
         decides=lambda: that_decide(settings, "decoding"),

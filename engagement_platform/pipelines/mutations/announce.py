@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -111,8 +111,8 @@ def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
         requests = lake.read(MUTATION_REQUEST, at.versions[MUTATION_REQUEST.name])
         requests = requests.where(F.col("batch_sequence").between(since + 1, until))
         found = kept(changes(snapshot.data(lake, at), pending, since + 1))
-        kinds = (requests.select(F.lit(True), "operation"), found.select(F.lit(False), "change_type"))
-        counted = reduce(DataFrame.unionAll, kinds).toDF("asked", "kind").groupBy("asked", "kind").count().collect()
+        kinds = requests.select(F.lit(True), "operation").union(found.select(F.lit(False), "change_type"))
+        counted = kinds.toDF("asked", "kind").groupBy("asked", "kind").count().collect()
         by_operation, by_change = (
             {row["kind"]: row["count"] for row in counted if row["asked"] is asked} for asked in (True, False)
         )

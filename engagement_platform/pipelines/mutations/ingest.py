@@ -28,10 +28,9 @@ from engagement_platform.pipelines.parts import (
     counted,
     kept,
     side_by_side,
-    tune_for,
     with_reason,
 )
-from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.pinned_settings import that_decide
 from engagement_platform.pipelines.redrive import redriven, turn_of
 from engagement_platform.pipelines.rules import Verdict
 from engagement_platform.pipelines.tombstones import REQUESTS, withheld
@@ -104,9 +103,8 @@ def ingest_mutation_requests(
     lake.ensure(ALIAS, MUTATION_REQUEST, QUARANTINE)
 
     def prepare(manifest: Manifest) -> RequestBatch:
-        own = as_pinned(settings, manifest)
-        tune_for(lake, source.size(manifest.start, manifest.end))
-        return open_batch(lake.under(own), manifest, read(manifest), tombstones, judges_lateness=judges_lateness)
+        own = parts.lake_for(manifest, source)
+        return open_batch(own, manifest, read(manifest), tombstones, judges_lateness=judges_lateness)
 
     return parts.job(
         name,

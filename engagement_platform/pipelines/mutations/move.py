@@ -183,10 +183,7 @@ def move_base(work: Move, commit: Committer) -> Counts:
 
 
 def clear_changeset(work: Move, commit: Committer) -> Counts:
-    """Take the moved images out of the changeset. Readers have not looked at them since the base has them.
-
-    Counts: images_removed.
-    """
+    """Take the moved images out of the changeset. Readers have not looked at them since the base has them."""
     if CHANGESET.name not in work.at.newest:
         return {"images_removed": 0}
     with commit("delete") as txn:

@@ -7,7 +7,7 @@ them, the move writes what they return, verification compares with it: there is 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Set
 from datetime import datetime
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -48,7 +48,7 @@ def moves(organization_id: str, state: pa.Table, since: int) -> pa.Table:
     """
     edges, earlier = Requests.edges_since(organization_id, state, since)
     identities = Identities(edges)
-    return _moves(organization_id, identities, identities.reached_by(edges[earlier:]))
+    return _moves(organization_id, identities, identities.reached_by(edges[earlier:]), identities.branching())
 
 
 def moves_apart(organization_id: str, state: pa.Table, since: int) -> pa.Table:
@@ -59,22 +59,19 @@ def moves_apart(organization_id: str, state: pa.Table, since: int) -> pa.Table:
     edges, earlier = Requests.edges_since(organization_id, state, since)
     before, after = Identities(edges[:earlier]), Identities(edges)
     reached = after.reached_by(edges[earlier:])
-    apart = (before.branching() | after.branching()).intersection(reached)
+    branching = before.branching() | after.branching()
     parts = []
     for is_after, identities in ((False, before), (True, after)):
-        part = _moves(organization_id, identities, reached, apart)
+        part = _moves(organization_id, identities, reached, branching)
         parts.append(part.append_column("is_after", pa.repeat(pa.scalar(is_after), part.num_rows)))
     return pa.concat_tables(parts)
 
 
 def _moves(
-    organization_id: str,
-    identities: Identities,
-    reached: Collection[tuple[str, str]],
-    apart: Collection[tuple[str, str]] | None = None,
+    organization_id: str, identities: Identities, reached: Set[tuple[str, str]], branching: Set[tuple[str, str]]
 ) -> pa.Table:
-    """The moves of these ids. apart: those of which some rows go one by one; by default what `identities` says."""
-    alone = identities.branching().intersection(reached) if apart is None else apart
+    """The moves of the ids that are reached; rows of those that branch go one by one."""
+    alone = branching & reached
     rows: list[tuple[str | None, str | None, datetime | None, datetime | None, str | None]]
     rows = [(person, None, None, None, None) for _, person in sorted(alone)]
     rows += [(None, engagement, None, None, None) for _, engagement in sorted(identities.erased_engagements())]

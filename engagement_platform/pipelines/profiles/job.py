@@ -28,9 +28,8 @@ from engagement_platform.pipelines.parts import (
     compiled,
     counted,
     kept,
-    tune_for,
 )
-from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
+from engagement_platform.pipelines.pinned_settings import that_decide
 from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies
 from engagement_platform.pipelines.profiles.snapshot import INSERTS_ARE_NEW, snapshot, to_note
 from engagement_platform.pipelines.redrive import RedriveSource, redriven, turn_of
@@ -72,12 +71,11 @@ def write_quarantine(work: ChangeBatch, commit: Committer) -> Counts:
 
     Counts: rows_in, bytes_in, unknown_fields, duplicates, quarantined, files, bytes, commits.
     """
-    counts = {**work.received.counts(), "duplicates": work.duplicates, "quarantined": work.quarantined}
-    if not work.quarantined:
-        return counts
     appends = Appends(work.lake, work.manifest, commit)
-    appends.add("append", QUARANTINE, work.to_quarantine(), work.quarantined)
-    return {**counts, **appends.counts()}
+    if work.quarantined:
+        appends.add("append", QUARANTINE, work.to_quarantine(), work.quarantined)
+    counts = {"duplicates": work.duplicates, "quarantined": work.quarantined}
+    return {**work.received.counts(), **counts, **appends.counts()}
 
 
 def append_changes(work: ChangeBatch, commit: Committer) -> Counts:
@@ -108,11 +106,10 @@ def ingest_changes(
     lake.ensure(entity.changeset, entity.base, QUARANTINE)
 
     def prepare(manifest: Manifest) -> ChangeBatch:
-        own, entity = as_pinned(settings, manifest), under_policies(declared, manifest.settings.get("policies"))
-        tune_for(lake, source.size(manifest.start, manifest.end))
+        own, entity = parts.lake_for(manifest, source), under_policies(declared, manifest.settings.get("policies"))
         # What is redriven has not landed, so an INSERT of a known id is none of what is there.
         seen_before = manifest.is_replay and not isinstance(source, RedriveSource)
-        return open_batch(lake.under(own), entity, manifest, read(manifest), tombstones, seen_before=seen_before)
+        return open_batch(own, entity, manifest, read(manifest), tombstones, seen_before=seen_before)
 
     return parts.job(
         name or entity.ingest_job,

@@ -93,20 +93,14 @@ def move_base(work: Rematerialization, commit: Committer) -> Counts:
 
 def clear_changeset(work: Rematerialization, commit: Committer) -> Counts:
     """Take the merged batches out of the changeset: whole partitions, so no data file is read or written. Readers have
-    not looked at them since the base has them.
-
-    Counts: batches_removed.
-    """
+    not looked at them since the base has them."""
     with commit("delete") as txn:
         delete_through(work.lake, work.entity.changeset, "batch_id", work.latest, txn)
     return {"batches_removed": len([number for number in work.taken.batches if number <= work.latest])}
 
 
 def remove_tombstones(work: Rematerialization, commit: Committer) -> Counts:
-    """Forget what was deleted long ago, where a retention is set.
-
-    Counts: tombstones_removed.
-    """
+    """Forget what was deleted long ago, where a retention is set."""
     if work.retention is None:
         return {}
     version = work.entity.version
