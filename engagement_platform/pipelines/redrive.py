@@ -91,10 +91,7 @@ class RedriveSource(NoIdentity):
 
 
 def mark_redriven(source: RedriveSource, work: TopicBatch, commit: Committer) -> Counts:
-    """Mark those records of a redrive that landed, or were known: a second redrive passes them by.
-
-    Counts: redriven, files, bytes, commits.
-    """
+    """Mark those records of a redrive that landed, or were known: a second redrive passes them by."""
     done = work.received.rows_in - work.quarantined
     if not done:
         return {"redriven": 0}

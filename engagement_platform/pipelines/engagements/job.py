@@ -83,11 +83,7 @@ class EngagementBatch(TopicBatch):
 
 
 def write_tables(work: EngagementBatch, commit: Committer) -> Counts:
-    """Write quarantine, names, and the rows of the Data Table and its changeset.
-
-    Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, updated, duplicates, images,
-    names, files, bytes, commits.
-    """
+    """Write quarantine, names, and the rows of the Data Table and its changeset."""
     inserted, updated, known, superseded = (
         work.count("copies", verdict=verdict.value)
         for verdict in (Verdict.INSERT, Verdict.UPDATE, Verdict.DUPLICATE, Verdict.SUPERSEDED)

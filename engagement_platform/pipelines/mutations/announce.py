@@ -65,11 +65,7 @@ def newest_request(root: str) -> int:
 
 
 def notify(work: Announcement, commit: Committer) -> Counts:
-    """Write the notifications, an empty commit where there are none: the table then says what was announced.
-
-    Counts: rows_in, landed, conversions, deletions, renames, patches, inserted, updated, deleted,
-    notifications, files, bytes, commits.
-    """
+    """Write the notifications, an empty commit where there are none: the table then says what was announced."""
     rows, requests = sum(work.by_change.values()), sum(work.by_operation.values())
     identity = F.concat_ws(
         "/", F.lit(work.manifest.app_id), F.lit(str(work.manifest.batch_id)), "organization_id", "engagement_id"

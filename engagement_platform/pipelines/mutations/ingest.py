@@ -63,11 +63,7 @@ class RequestBatch(TopicBatch):
 
 
 def write_tables(work: RequestBatch, commit: Committer) -> Counts:
-    """Write quarantine, edges, and the requests themselves.
-
-    Counts: rows_in, bytes_in, unknown_fields, quarantined, landed, inserted, duplicates, edges, files, bytes,
-    commits.
-    """
+    """Write quarantine, edges, and the requests themselves."""
     accepted, edges = work.requests(Verdict.NEW), work.requests(Verdict.NEW, *_EDGES)
     appends = Appends(work.lake, work.manifest, commit)
     rows = work.plan.where(F.col("verdict") == Verdict.NEW.value)

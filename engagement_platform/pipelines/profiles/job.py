@@ -67,10 +67,7 @@ class ChangeBatch(TopicBatch):
 
 
 def write_quarantine(work: ChangeBatch, commit: Committer) -> Counts:
-    """Write rejected records, whole; those that quarantine may hold from an earlier reading are left out.
-
-    Counts: rows_in, bytes_in, unknown_fields, duplicates, quarantined, files, bytes, commits.
-    """
+    """Write rejected records, whole; those that quarantine may hold from an earlier reading are left out."""
     appends = Appends(work.lake, work.manifest, commit)
     if work.quarantined:
         appends.add("append", QUARANTINE, work.to_quarantine(), work.quarantined)
@@ -79,10 +76,7 @@ def write_quarantine(work: ChangeBatch, commit: Committer) -> Counts:
 
 
 def append_changes(work: ChangeBatch, commit: Committer) -> Counts:
-    """Write accepted changes as one partition. With this commit, the last of the batch, they are visible in the view.
-
-    Counts: landed, inserts, updates, deletes, files, bytes, commits.
-    """
+    """Write accepted changes as one partition. With this commit, the last of the batch, the view shows them."""
     landed = sum(work.ops.values())
     if not landed:
         return {"landed": 0}

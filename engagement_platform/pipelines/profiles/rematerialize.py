@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import reduce
 from operator import and_, or_
 
@@ -40,13 +40,12 @@ class Rematerialization:
     """One batch: the state that it reads, and how the base is written."""
 
     lake: Lake
+    """Under the settings of the manifest."""
     entity: Entity
     manifest: Manifest
     choice: Choice
     taken: Snapshot
     """Pinned, and without batches that landed after the watermark was taken."""
-    retention: timedelta | None
-    """Tombstones older than this are forgotten; None: none is."""
 
     @property
     def latest(self) -> int:
@@ -101,12 +100,13 @@ def clear_changeset(work: Rematerialization, commit: Committer) -> Counts:
 
 def remove_tombstones(work: Rematerialization, commit: Committer) -> Counts:
     """Forget what was deleted long ago, where a retention is set."""
-    if work.retention is None:
+    retention = work.lake.settings.rematerialize.tombstone_retention
+    if retention is None:
         return {}
     version = work.entity.version
     old = f"NOT present AND present_version = `{version}` AND present_ts < :before"
     with commit("delete") as txn:
-        delete_where(work.lake, work.entity.base, old, txn, work.manifest.ingestion_ts - work.retention)
+        delete_where(work.lake, work.entity.base, old, txn, work.manifest.ingestion_ts - retention)
     found = work.lake.commit_of(work.entity.base, txn)
     return {"tombstones_removed": found.rows_deleted if found else 0}
 
@@ -170,7 +170,6 @@ def rematerialize(
 
     def prepare(manifest: Manifest) -> Rematerialization:
         own, entity = as_pinned(settings, manifest), under_policies(declared, manifest.settings.get("policies"))
-        retention = own.rematerialize.tombstone_retention
         changeset, base = (manifest.table_versions[table.name] for table in (entity.changeset, entity.base))
         pinned = snapshot(lake.root, entity, changeset_version=changeset, base_version=base)
         # A batch may have landed between the watermark and the versions that were pinned.
@@ -178,7 +177,7 @@ def rematerialize(
         rows = log.rows_in(lake.uri(entity.base), base)
         choice = choose(own.rematerialize.method, "rematerialize.method", taken.pending_rows, rows)
         tune_for(lake, rows + taken.pending_rows)
-        return Rematerialization(lake, entity, manifest, choice, taken, retention)
+        return Rematerialization(lake.under(own), entity, manifest, choice, taken)
 
     return parts.job(
         entity.rematerialize_job,
