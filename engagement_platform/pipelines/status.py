@@ -1,26 +1,30 @@
-"""How far each job is: its last batch, what waits for it, totals, and how long messages took. Starts no Spark.
+"""How far each job is: its last batch, what waits for it and since when, totals, and how long messages took.
 
-How many rows wait in the logs of the engagement tables is `pipelines.backlog`.
+From the stores, the tables' logs and the sources: no row is read, and no Spark is started.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import accumulate
 from pathlib import Path
+from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from sqlalchemy import func, select
 
 from engagement_platform.engine.database import open_engine, reading
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import BatchRecord, JobState, Offsets
 from engagement_platform.engine.schema import BATCH
+from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, MUTATION_REQUEST
-from engagement_platform.pipelines.backlog import oldest_above, rows_above
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.games.backlog import backlog as objects_waiting
 from engagement_platform.pipelines.games.feed import Feed
@@ -39,6 +43,9 @@ from engagement_platform.pipelines.snapshot import snapshot
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing
+
+_FIRST_LOOK: Final = 64
+"""Batches that are asked of the stores at first: those of ten minutes, with `drain.min_batch_interval` at 10 s."""
 
 
 def first_batch_day(settings: Settings) -> date | None:
@@ -128,6 +135,39 @@ def in_tables(job: str, settings: Settings, stores: Stores) -> Waiting | None:
     mark = announced(stores)
     rows = rows_above(settings.lake, {MUTATION_REQUEST: mark})
     return Waiting(rows, oldest_above(stores, (INGEST_MUTATION_REQUESTS,), mark)) if rows else Waiting()
+
+
+def rows_above(root: str, marks: Mapping[Table, int]) -> int:
+    """Rows of tables with a greater batch_sequence than these, at least.
+
+    A file in which compaction merged them with older rows counts as one, so the answer is 0 only where there are none.
+    """
+    rows = 0
+    for table, mark in marks.items():
+        found = log.open_log(table.uri(root))
+        if found is None:
+            continue
+        files = pa.table(found.get_add_actions(flatten=True))
+        late = files.filter(pc.greater(log.of_files(files, "max.batch_sequence", pa.int64()), mark))
+        alone = pc.greater(log.of_files(late, "min.batch_sequence", pa.int64()), mark)
+        rows += pc.sum(pc.if_else(alone, pc.fill_null(late.column("num_records"), 1), 1)).as_py() or 0
+    return rows
+
+
+def oldest_above(stores: Stores, jobs: Iterable[str], sequence: int) -> datetime | None:
+    """When the oldest batch of these jobs with a greater sequence was planned, UTC; None where there is none."""
+    found = [planned for job in jobs if (planned := _oldest(stores, job, sequence)) is not None]
+    return min(found, default=None)
+
+
+def _oldest(stores: Stores, job: str, sequence: int) -> datetime | None:
+    limit = _FIRST_LOOK
+    while True:
+        records = stores.checkpoints.history(job, limit=limit)
+        late = [record.manifest.ingestion_ts for record in records if record.manifest.sequence > sequence]
+        if len(late) < limit:
+            return min(late, default=None)
+        limit *= 8
 
 
 def backlog(job: str, settings: Settings, checkpoint: BatchRecord | None) -> int:

@@ -10,8 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import MUTATION_REQUEST
-from engagement_platform.pipelines.backlog import oldest_above, rows_above
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
+from engagement_platform.pipelines.status import oldest_above, rows_above
 from engagement_platform.settings import Settings
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
