@@ -1,8 +1,7 @@
-"""The code server of a deployment. It first marks the runs as canceled that died with the one before it.
+"""The code server of a deployment, and of `up`. It first marks the runs as canceled that died with the one before it.
 
 Runs are processes beside the code server, and Dagster's default launcher does not look whether they live. Until
 `run_monitoring.max_runtime_seconds`, two hours, they would hold their pools, and no sensor would launch the next one.
-`engagement-platform up` does the same through the UI.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Dagster processes of one machine: code server, webserver, daemon, and what a stop left unfinished.
+"""The Dagster processes of one machine: code server, webserver, daemon.
 
 What Dagster runs is `defs/`; this module only starts its programs and never imports it.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import sys
 import sysconfig
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -32,14 +30,8 @@ RUNS_AT_ONCE = 4
 AFTER_SPARK = ("nice", "-n", "5")
 """Runs wait for Spark more than they work; where cores are few, those that start would keep it waiting."""
 
-_IN_PROGRESS = """query { runsOrError(filter: {statuses: [STARTING, STARTED, CANCELING]})
-  { ... on Runs { results { runId updateTime } } } }"""
-_CANCEL = """mutation($ids: [String!]!) { terminateRuns(runIds: $ids, terminatePolicy: MARK_AS_CANCELED_IMMEDIATELY)
-  { __typename } }"""
-
 
 def ui_address(settings: Settings) -> str:
-    """Where the Dagster UI is."""
     return f"http://{LOCALHOST}:{settings.embedded.ui_port}"
 
 
@@ -57,14 +49,13 @@ def dagster_children(settings: Settings, variables: Mapping[str, str], after: Se
     server = {"host": LOCALHOST, "port": port, "location_name": LOCATION}
     workspace.write_text(json.dumps({"load_from": [{"grpc_server": server}]}))  # JSON is YAML
     env = {**variables, "DAGSTER_HOME": str(home)}
-    scripts = Path(sysconfig.get_path("scripts"))
-    code = ("api", "grpc", "--module-name", "engagement_platform.definitions", "--location-name", LOCATION)
+    code = ("-m", "engagement_platform.defs.code_server", "--host", LOCALHOST, "--port", str(port))
     ui = ("--host", LOCALHOST, "--port", str(settings.embedded.ui_port), "--workspace", str(workspace))
     daemon = ("--workspace", str(workspace), "--log-level", "warning")
     return [
         Child(
             name=CODE_SERVER,
-            command=[*AFTER_SPARK, str(scripts / "dagster"), *code, "--host", LOCALHOST, "--port", str(port)],
+            command=[*AFTER_SPARK, sys.executable, *code],
             ready=lambda: answers(port),
             env=env,
             stage=STAGE,
@@ -80,36 +71,13 @@ def dagster_children(settings: Settings, variables: Mapping[str, str], after: Se
         ),
         Child(
             name=DAEMON,
-            command=[*AFTER_SPARK, str(scripts / "dagster-daemon"), "run", *daemon],
+            command=[*AFTER_SPARK, str(Path(sysconfig.get_path("scripts")) / "dagster-daemon"), "run", *daemon],
             ready=lambda: True,
             env=env,
             after=(CODE_SERVER, *after),
             stage=STAGE,
         ),
     ]
-
-
-def cancel_abandoned_runs(settings: Settings, before: float) -> int:
-    """Mark runs as canceled that were in progress when their code server ended at or before `before` (Unix time).
-
-    Their processes are gone with it, but nobody was left to write that down, and a sensor that launches a run only
-    while none is in progress would wait for ever. Queued runs stay queued. Returns how many there were.
-    """
-    found = _ask(settings, _IN_PROGRESS, {})["runsOrError"]
-    ids = [run["runId"] for run in found.get("results", []) if (run["updateTime"] or 0) < before]
-    if ids:
-        _ask(settings, _CANCEL, {"ids": ids})
-    return len(ids)
-
-
-def _ask(settings: Settings, query: str, variables: Mapping[str, object]) -> dict[str, Any]:
-    request = urllib.request.Request(  # noqa: S310 - the address is ours and on this machine
-        f"{ui_address(settings)}/graphql",
-        data=json.dumps({"query": query, "variables": variables}).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-        return dict(json.load(answer)["data"])
 
 
 def _instance_config(*, shared: bool) -> str:

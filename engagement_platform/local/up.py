@@ -25,14 +25,7 @@ from engagement_platform.local import ingest
 from engagement_platform.local.aws import NOT_INSTALLED, is_installed
 from engagement_platform.local.figures import Figures, Watch, figures, latencies, progress, summary_table
 from engagement_platform.local.home import locked_home
-from engagement_platform.local.orchestrator import (
-    CODE_SERVER,
-    PORTS,
-    WEBSERVER,
-    cancel_abandoned_runs,
-    dagster_children,
-    ui_address,
-)
+from engagement_platform.local.orchestrator import PORTS, dagster_children, ui_address
 from engagement_platform.local.ports import check_ports
 from engagement_platform.local.process import TICK_S, Child, Supervisor
 from engagement_platform.local.services import Services, all_services, missing_services
@@ -92,16 +85,6 @@ class Foreground:
     def _check_stop(self) -> None:
         if self._stop.is_set():
             raise StoppedEarly
-
-
-def simulated_rate(settings: Settings, asked: float | None, env_file: Path | None) -> float:
-    """Events a second that simulated games of `services` post. asked: by the command line, None for nothing.
-
-    A program that takes the settings from a file brings events of its own, and counts them: then none by default.
-    """
-    if asked is not None:
-        return asked
-    return settings.traffic.game_rate if env_file is None else 0.0
 
 
 def run_services(
@@ -178,8 +161,8 @@ def _foreground(
 
 def _start(foreground: Foreground, *, bounded: bool) -> Figures:
     """Start everything but the traffic; return the figures from before anything is produced or ingested."""
-    services, began = foreground.services, time.time()
-    settings, children = services.settings, services.children()
+    services, settings = foreground.services, foreground.services.settings
+    children = services.children()
     names = [child.name for child in children]
     *servers, daemon = dagster_children(settings, services.dagster_variables, names)
     # The code server first: the UI waits for it.
@@ -194,7 +177,6 @@ def _start(foreground: Foreground, *, bounded: bool) -> Figures:
             raise
         foreground.warn(f"No figures yet: {error}")
         opening = Figures()
-    cancel_abandoned_runs(settings, began)
     foreground.start(daemon)
     return opening
 
@@ -210,20 +192,11 @@ def _work(foreground: Foreground, rate: float, seconds: float | None, opening: F
         foreground.game_traffic(settings.traffic.game_rate)
     watch = Watch(settings)
     watch.start()
-    code_server, restarted = supervisor.pid(CODE_SERVER), 0.0
     until = None if seconds is None else time.monotonic() + seconds
     with closing(watch), _line(console) as show:
 
         def turn(left_s: float | None = None) -> None:
-            nonlocal code_server, restarted
             foreground.turn()
-            if (pid := supervisor.pid(CODE_SERVER)) not in (None, code_server):
-                code_server, restarted = pid, time.time()
-            if restarted and supervisor.is_ready(CODE_SERVER) and supervisor.is_ready(WEBSERVER):
-                # Its runs died with it, and nothing else writes that down.
-                if count := cancel_abandoned_runs(settings, restarted):
-                    console.print(f"Runs that ended with the code server: {count}. The sensors start new ones.")
-                restarted = 0.0
             show(progress(watch, opening, left_s))
 
         while until is None or time.monotonic() < until:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance
 
+from engagement_platform.defs import code_server
 from engagement_platform.local.orchestrator import PORTS, SHARED_DRAIN, dagster_children, ui_address
 from engagement_platform.pipelines.jobs import GAME_JOBS, JOB_NAMES
 from engagement_platform.settings import Settings
@@ -45,7 +46,7 @@ def test_both_workspaces_name_the_same_code_location(tmp_path: Path) -> None:
     dagster_children(settings, {}, ())
     generated = json.loads((tmp_path / "dagster" / "workspace.yaml").read_text())["load_from"][0]["grpc_server"]
     assert f"location_name: {generated['location_name']}\n" in (TOP / "workspace.yaml").read_text()
-    assert generated["host"] == "127.0.0.1"
+    assert (generated["host"], generated["location_name"]) == ("127.0.0.1", code_server.LOCATION)
 
 
 def test_every_server_listens_on_this_machine_only(tmp_path: Path) -> None:
@@ -57,6 +58,7 @@ def test_every_server_listens_on_this_machine_only(tmp_path: Path) -> None:
         assert command[command.index("--port") + 1] == port
         assert child.env["A"] == "1"
         assert child.env["DAGSTER_HOME"] == str(tmp_path / "dagster")
+    assert code_server.__name__ in code.command, "runs that died with the one before are canceled"
     assert daemon.after == ("code-server", "kafka")
     assert [getattr(settings.embedded, port) for port in PORTS] == [3111, 4111]
     assert ui_address(settings) == "http://127.0.0.1:3111"
