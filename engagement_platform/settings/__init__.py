@@ -76,18 +76,10 @@ def _data_home() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "engagement-platform"
 
 
-class Settings(BaseSettings):
+class Settings(Section, BaseSettings):
     """All settings. Construct it where a process starts and hand it on; reading it again may read other values."""
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
-        validate_default=True,
-        use_attribute_docstrings=True,
-        hide_input_in_errors=True,
-    )
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_nested_delimiter="__")
 
     home_shared: bool = False
     """Whether a home that others can enter, or that is another user's, is accepted, such as a volume of Kubernetes.

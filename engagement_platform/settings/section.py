@@ -1,4 +1,4 @@
-"""The base of every section of settings."""
+"""The base of all settings and of each section of them."""
 
 from __future__ import annotations
 
