@@ -55,12 +55,13 @@ def services(
     """
     from rich.console import Console
 
-    from engagement_platform.local.up import run_services, simulated_rate
+    from engagement_platform.local.up import run_services
     from engagement_platform.settings import Settings
 
     settings = Settings()
-    rate = simulated_rate(settings, game_rate, env_file)
-    run_services(settings, env_file, Console(), stop_signals(), game_rate=rate)
+    if game_rate is None:
+        game_rate = settings.traffic.game_rate if env_file is None else 0.0
+    run_services(settings, env_file, Console(), stop_signals(), game_rate=game_rate)
 
 
 def up(

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from io import StringIO
@@ -15,11 +16,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from engagement_platform.cli import local as commands
 from engagement_platform.local.games import GAMES
 from engagement_platform.local.home import locked_home
 from engagement_platform.local.ports import answers, free_ports
 from engagement_platform.local.services import all_services, missing_services, topics
-from engagement_platform.local.up import _welcome, simulated_rate
+from engagement_platform.local.up import _welcome
 from engagement_platform.pipelines.declarations.declared import Declarations
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.settings import Settings
@@ -140,8 +142,12 @@ def test_the_broker_has_the_topics_of_the_pipelines_that_are_on_and_of_declared_
 def test_simulated_games_are_for_people_and_leave_programs_alone_that_take_the_settings(
     monkeypatch: pytest.MonkeyPatch, asked: float | None, file: str | None, rate: float
 ) -> None:
+    rates: list[float] = []
+    monkeypatch.setattr("engagement_platform.cli.local.stop_signals", threading.Event)
+    monkeypatch.setattr("engagement_platform.local.up.run_services", lambda *_, game_rate: rates.append(game_rate))
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_TRAFFIC__GAME_RATE", "7")
-    assert simulated_rate(Settings(), asked, None if file is None else Path(file)) == rate
+    commands.services(None if file is None else Path(file), asked)
+    assert rates == [rate]
 
 
 def services_command(env: Mapping[str, str], env_file: Path, *options: str) -> subprocess.Popen[str]:
