@@ -73,6 +73,7 @@ class Child:
 
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     is_ready: bool = field(default=False, init=False)
+    """Since its last start."""
     was_ready: bool = field(default=False, init=False)
     deaths: int = field(default=0, init=False)
     started: float = field(default=0.0, init=False)
@@ -135,21 +136,12 @@ class Supervisor:
                 self._make_room(child)
         for child in self._children.values():
             if child.process is None:
-                if now >= child.not_before and all(map(self.is_ready, child.after)):
+                if now >= child.not_before and all(self._children[name].is_ready for name in child.after):
                     self._launch(child)
             elif child.process.poll() is not None:
                 self._died(child, child.process.returncode, now)
             elif not child.is_ready and child.ready():
                 child.is_ready = child.was_ready = True
-
-    def is_ready(self, name: str) -> bool:
-        """Whether the child has been found ready since its last start."""
-        return self._children[name].is_ready
-
-    def pid(self, name: str) -> int | None:
-        """Process id of the child, which is also its process group; None while it is not running."""
-        process = self._children[name].process
-        return process.pid if process is not None and process.poll() is None else None
 
     def wait_ready(self, timeout_s: float, *, tick: Callable[[], None] = lambda: None) -> None:
         """Return when all are ready. `tick` is called ten times a second meanwhile.

@@ -46,6 +46,10 @@ def python(name: str, code: str, *arguments: object, ready: Callable[[], bool] =
     return Child(name=name, command=command, ready=ready, **more)  # type: ignore[arg-type]
 
 
+def pid_of(child: Child) -> int | None:
+    return None if child.process is None else child.process.pid
+
+
 @pytest.fixture
 def said() -> list[str]:
     return []
@@ -66,8 +70,9 @@ def test_a_killed_child_is_restarted_without_its_workers_and_the_console_says_so
     supervisor: Supervisor, said: list[str], tmp_path: Path
 ) -> None:
     file, log = tmp_path / "worker", tmp_path / "logs" / "server.log"
-    supervisor.start(python("server", f"print('the last words', flush=True)\n{FAMILY}", file))
-    worker, first = pid_in(file), supervisor.pid("server")
+    server = python("server", f"print('the last words', flush=True)\n{FAMILY}", file)
+    supervisor.start(server)
+    worker, first = pid_in(file), pid_of(server)
     assert "last words" in log.read_text()
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -75,7 +80,7 @@ def test_a_killed_child_is_restarted_without_its_workers_and_the_console_says_so
 
     def restarted() -> bool:
         supervisor.poll()
-        if supervisor.pid("server") in (None, first):
+        if pid_of(server) in (None, first):
             return False
         lived_on_beside.extend([worker] if exists(worker) else [])
         return True
@@ -111,15 +116,13 @@ def test_a_child_that_is_never_ready_fails_when_the_time_is_over(supervisor: Sup
 
 def test_a_child_starts_only_after_what_it_needs_is_ready(supervisor: Supervisor) -> None:
     open_for_business = False
-    supervisor.start(
-        python("first", "import time; time.sleep(600)", ready=lambda: open_for_business),
-        python("second", "import time; time.sleep(600)", after=("first",)),
-    )
+    second = python("second", "import time; time.sleep(600)", after=("first",))
+    supervisor.start(python("first", "import time; time.sleep(600)", ready=lambda: open_for_business), second)
     supervisor.poll()
-    assert supervisor.pid("second") is None
+    assert second.process is None
     open_for_business = True
     supervisor.wait_ready(5)
-    assert supervisor.pid("second") is not None
+    assert second.process is not None
 
 
 def test_stopping_ends_the_highest_stage_first(supervisor: Supervisor, tmp_path: Path) -> None:
@@ -191,14 +194,15 @@ def test_nothing_is_left_when_the_parent_dies_even_after_what_cleans_up_behind_i
         from engagement_platform.local.process import Child, Supervisor
         supervisor = Supervisor(pathlib.Path({str(tmp_path)!r}))
         family = [sys.executable, "-c", {FAMILY!r}, {str(file)!r}]
-        supervisor.start(Child(name="server", command=family, ready=lambda: True))
+        server = Child(name="server", command=family, ready=lambda: True)
+        supervisor.start(server)
         while not pathlib.Path({str(file)!r}).exists():
             time.sleep(0.05)
         if {reaper_dies}:
             supervisor._reaper.kill()
             supervisor._reaper.wait()
             supervisor.poll()
-        pathlib.Path({str(leader)!r}).write_text(str(supervisor.pid("server")))
+        pathlib.Path({str(leader)!r}).write_text(str(server.process.pid))
         time.sleep(600)
     """
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)]) as parent:
