@@ -25,7 +25,6 @@ class Appended:
         return int(self.rows.num_rows)
 
     def table(self) -> pa.Table:
-        """The rows."""
         return self.rows
 
 

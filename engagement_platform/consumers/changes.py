@@ -65,7 +65,6 @@ class Snapshot:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the rows."""
         return schema_of_rows(*self.columns)
 
     def table(self) -> pa.Table:

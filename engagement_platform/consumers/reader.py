@@ -79,15 +79,11 @@ def lake_root(lake_uri: str | Path) -> str:
 
 
 class Rows(Protocol):
-    """What a reader hands out at a time."""
+    """What a reader hands out at a time; never without a row."""
 
-    def __len__(self) -> int:
-        """How many rows; a batch without any is not handed out."""
-        ...
+    def __len__(self) -> int: ...
 
-    def table(self) -> pa.Table:
-        """All of them."""
-        ...
+    def table(self) -> pa.Table: ...
 
 
 B = TypeVar("B", bound=Rows)

@@ -41,7 +41,6 @@ class EmbeddedAws:
 
     @property
     def endpoint(self) -> str:
-        """Where clients go."""
         return f"http://{LOCALHOST}:{self.port}"
 
     @property

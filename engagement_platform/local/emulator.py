@@ -41,7 +41,6 @@ def guarded(app: WSGIApplication) -> WSGIApplication:
 
 
 def main() -> None:
-    """Serve until a signal comes."""
     from moto import server
 
     # The command makes its application by this name and offers no other place for a middleware.

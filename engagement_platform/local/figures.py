@@ -143,7 +143,6 @@ class Watch:
         self.asked = 0
 
     def start(self) -> None:
-        """Begin asking."""
         threading.Thread(target=self._run, name="figures", daemon=True).start()
 
     def close(self) -> None:

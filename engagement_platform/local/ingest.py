@@ -22,7 +22,6 @@ NAME = "ingest-server"
 
 
 def address(settings: Settings) -> str:
-    """Where the server is."""
     return f"http://{LOCALHOST}:{settings.embedded.ingest_port}"
 
 

@@ -48,8 +48,6 @@ class Size(StrEnum):
 ENGAGEMENTS_PER_DAY: Mapping[Size, int] = {
     Size.S: 2_814, Size.M: 14_472, Size.L: 74_432, Size.XL: 382_804, Size.XXL: 1_968_764,
 }  # fmt: skip
-BYTES_PER_ENGAGEMENT = 150
-"""A stored engagement: a small organization makes 422 KB a day, the largest 295 MB (decimal)."""
 SMALL_SHARE = 0.90
 
 # A guess: ever more persons, but not in step with traffic, so that busy organizations have busy persons.

@@ -62,7 +62,6 @@ def guarded(app: ASGIApp) -> ASGIApp:
 
 
 def main() -> None:
-    """Serve until a signal comes."""
     # The command makes its application by this name and offers no other place for a middleware.
     command: Any = cli
     create = command.create_app_from_workspace_process_context

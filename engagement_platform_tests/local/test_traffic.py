@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from engagement_platform.local.invalid_messages import INVALID_ENGAGEMENTS, INVALID_REQUESTS
 from engagement_platform.local.traffic import (
-    BYTES_PER_ENGAGEMENT,
     ENGAGEMENTS,
     ENGAGEMENTS_PER_DAY,
     Kind,
@@ -61,9 +60,10 @@ def test_sizes_grow_by_one_factor_from_2814_to_1968764_engagements_a_day() -> No
 
 
 def test_a_small_organization_stores_422_kb_a_day_and_the_largest_295_mb() -> None:
-    smallest, largest = (ENGAGEMENTS_PER_DAY[size] * BYTES_PER_ENGAGEMENT for size in (Size.S, Size.XXL))
+    # Of 150 bytes each.
+    smallest, medium, largest = (ENGAGEMENTS_PER_DAY[size] * 150 for size in (Size.S, Size.M, Size.XXL))
     assert (round(smallest / 1e3), round(largest / 1e6)) == (422, 295)
-    assert smallest < 500e3 < ENGAGEMENTS_PER_DAY[Size.M] * BYTES_PER_ENGAGEMENT
+    assert smallest < 500e3 < medium
 
 
 @given(st.integers(26, 2_000))
