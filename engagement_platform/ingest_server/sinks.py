@@ -10,17 +10,15 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from engagement_platform.engine.durable_files import private_folder, write_durably
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server.spool import Segment, spool_folder
 from engagement_platform.settings import Settings
-from engagement_platform.sources.s3_sqs_aws import reason_of
+from engagement_platform.sources.s3_sqs_aws import impatient_client, reason_of
 
 EVENTS = "events"
 
@@ -43,14 +41,6 @@ class SinkUnavailable(PlatformError):
             f"{where} did not take events: {why}. They stay in the spool and are delivered again; nothing is lost. "
             "Check that it exists, its region, AWS_ENDPOINT_URL, and the rights."
         )
-
-
-class Sink(Protocol):
-    """Where events go. Delivering a segment again must do no harm."""
-
-    def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
-        """Deliver all lines, which end in a line feed; empty ones are erased events. Raises SinkUnavailable."""
-        ...
 
 
 def object_key(segment: Segment) -> str:
@@ -86,10 +76,9 @@ class BucketSink:
     """Objects in a bucket of S3. S3 announces an object again that is put twice; `s3-sqs` reads a key once."""
 
     def __init__(self, bucket: str) -> None:
-        self.bucket, self._client = bucket, _client("s3")
+        self.bucket, self._client = bucket, impatient_client("s3", read_timeout=30)
 
     def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
-        """Put the object."""
         put = {"Bucket": self.bucket, "Key": object_key(segment), "ContentType": "application/gzip"}
         try:
             self._client.put_object(Body=packed(lines), **put)
@@ -110,7 +99,7 @@ class FirehoseSink:
 
     def __init__(self, stream: str, folder: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.stream, self._progress, self._sleep = stream, folder / "firehose.json", sleep
-        self._client = _client("firehose")
+        self._client = impatient_client("firehose", read_timeout=30)
 
     def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
         """Send what was not sent yet; records that Firehose refuses for the moment are sent again, alone."""
@@ -159,6 +148,11 @@ class FirehoseSink:
         return list(refused), ", ".join(sorted(set(refused.values())))
 
 
+Sink = FolderSink | BucketSink | FirehoseSink
+"""Where events go. `put` delivers all lines of a segment, which end in a line feed; empty ones are erased events.
+Delivering a segment again does no harm. Raises SinkUnavailable."""
+
+
 def open_sink(settings: Settings) -> Sink:
     """The sink that settings name. Raises SinkNotConfigured. Opens no connection yet."""
     server = settings.ingest_server
@@ -181,8 +175,3 @@ def local_folder(settings: Settings) -> Path:
 def objects(folder: Path) -> Iterator[Path]:
     """Every object of the sink `local`."""
     return (path for path in sorted((folder / EVENTS).rglob("*.json.gz")) if not path.name.startswith("."))
-
-
-def _client(service: str) -> Any:
-    config = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard", "total_max_attempts": 4})
-    return boto3.client(service, config=config)

@@ -14,15 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
 from engagement_platform.engine.durable_files import private_folder, write_durably
 from engagement_platform.errors import PlatformError
 from engagement_platform.pii.sealing import Sealer, new_key
 from engagement_platform.settings import Settings
-from engagement_platform.sources.s3_sqs_aws import reason_of
+from engagement_platform.sources.s3_sqs_aws import impatient_client, reason_of
 
 _LOCAL, _KMS = "local:", "kms:"
 
@@ -99,8 +97,7 @@ class KmsMaster:
 
     def __init__(self, key_id: str) -> None:
         self.key_id = key_id
-        retries = {"mode": "standard", "total_max_attempts": 4}
-        self._client: Any = boto3.client("kms", config=Config(connect_timeout=5, read_timeout=10, retries=retries))
+        self._client = impatient_client("kms", read_timeout=10)
         self._known: dict[bytes, bytes] = {}
         self._known_since = time.monotonic()
 

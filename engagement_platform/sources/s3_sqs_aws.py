@@ -1,4 +1,4 @@
-"""Clients of AWS as the options of a stream ask for them. Credentials come from where AWS's own tools look."""
+"""Clients of AWS, and what their errors say. Credentials come from where AWS's own tools look."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def client(service: Literal["s3", "sqs"], options: S3SqsOptions) -> Any:
         s3={"addressing_style": "path"} if options.endpoint else None,
     )
     return _session(options.region).client(service, endpoint_url=options.endpoint, config=config)
+
+
+def impatient_client(service: str, *, read_timeout: int) -> Any:
+    """A client whose calls end soon, with the region and endpoint of the environment. read_timeout: seconds."""
+    config = Config(connect_timeout=5, read_timeout=read_timeout, retries={"mode": "standard", "total_max_attempts": 4})
+    return boto3.client(service, config=config)
 
 
 @cache
