@@ -17,7 +17,6 @@ from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.ingest_server.intake import SpoolSeal
 from engagement_platform.ingest_server.sinks import local_folder, objects, packed
 from engagement_platform.ingest_server.spool import Record, RecordKind, connected, empty, readable, spool_folder, stored
-from engagement_platform.pii.declared import EVERY_TYPE, parts
 from engagement_platform.pii.erasure import Erasable, Subject, is_event_of, is_named, naming, reported
 from engagement_platform.pii.keys import truncate_log
 from engagement_platform.pii.sealing import SealBroken
@@ -99,7 +98,7 @@ class StoredObjects(Erasable):
 
     def _with(self, subject: Subject) -> Iterator[tuple[Path, int, list[bytes]]]:
         """Objects with events of the subject, how many those are, and the lines of others."""
-        is_of = is_event_of(subject, parts(self.settings.pii.subject, EVERY_TYPE))
+        is_of = is_event_of(subject, self.settings)
         self.stays.clear()
         for path in objects(local_folder(self.settings)):
             lines = kept = list[bytes]()

@@ -31,6 +31,7 @@ from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import ERASE_PLAYERS
 from engagement_platform.lake.scan import MAX_LITERALS
+from engagement_platform.pii.declared import EVERY_TYPE, parts
 from engagement_platform.pii.keys import EVERY_GAME, Owner
 from engagement_platform.pii.vault import REFUSED, VAULT, Vault
 from engagement_platform.settings import Settings
@@ -150,10 +151,9 @@ class VaultRows(Erasable):
         with commit_lock(self.vault.root, VAULT.name):
             found, naming = self.vault.opened(self.table), self._naming(subject)
             where = {"subject_ref": [subject.ref], **({} if subject.game is None else {"game": [subject.game]})}
-            conditions = [where]
-            conditions += [{"refused_id": naming[n : n + MAX_LITERALS]} for n in range(0, len(naming), MAX_LITERALS)]
+            chunks = (naming[n : n + MAX_LITERALS] for n in range(0, len(naming), MAX_LITERALS))
             gone = 0
-            for condition in conditions:
+            for condition in (where, *({"refused_id": chunk} for chunk in chunks)):
                 gone += store_tables.remove(found, condition, once())
                 found.update_incremental()
             store_tables.purge(found)
@@ -232,12 +232,10 @@ def _unescaped(value: bytes) -> bytes:
     return pairs.decode("utf-16-le", "surrogatepass").encode("utf-8", "surrogatepass")
 
 
-def is_event_of(who: Subject, path: Sequence[str]) -> Callable[[bytes], bool]:
-    """Says of a line whether it is an event of the subject, or none that can be read and names the subject.
-
-    path: where an event says whom it is about.
-    """
+def is_event_of(who: Subject, settings: Settings) -> Callable[[bytes], bool]:
+    """Says of a line whether it is an event of the subject, or none that can be read and names the subject."""
     words, plain = naming(who), who.id.encode("utf-8", "surrogatepass")
+    path = parts(settings.pii.subject, EVERY_TYPE)
 
     def is_of(line: bytes) -> bool:
         # Most lines have nothing of the id in them and need not be parsed; one that escapes characters does.

@@ -5,7 +5,7 @@ Found by a listing, since an erasure is rare. Tables are `erasing`; objects of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,6 @@ from botocore.exceptions import BotoCoreError, ClientError
 from engagement_platform.engine.database import open_engine, utc_now
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.errors import PlatformError
-from engagement_platform.pii.declared import EVERY_TYPE, parts
 from engagement_platform.pii.erasure import Erasable, Subject, is_event_of, nobody_writes
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.pipelines.games.feed import Feed
@@ -120,7 +119,7 @@ class RawObjects(Erasable):
 
     def _look(self, file: S3File, subject: Subject) -> tuple[int, list[str]]:
         """(events of the player, why the object stays where it cannot be read)."""
-        is_of, found, stays = self._is_of(subject), 0, list[str]()
+        is_of, found, stays = is_event_of(subject, self.settings), 0, list[str]()
         with _readable(file.shown, stays), self._content(file)[0] as content:
             for line in decompressed(content, file.key):
                 found += is_of(line)
@@ -136,7 +135,7 @@ class RawObjects(Erasable):
         return content, {name: value for name, value in kept.items() if value not in _ARCHIVED}
 
     def _write_anew(self, file: S3File, subject: Subject) -> None:
-        is_of = self._is_of(subject)
+        is_of = is_event_of(subject, self.settings)
         content, headers = self._content(file)
         with content, cast(BinaryIO, SpooledTemporaryFile(_IN_MEMORY_BYTES)) as made:
             with compressing(made, file.key) as packed:
@@ -191,9 +190,6 @@ class RawObjects(Erasable):
     @cached_property
     def _s3(self) -> Any:
         return client("s3", options_of(self.settings))
-
-    def _is_of(self, subject: Subject) -> Callable[[bytes], bool]:
-        return is_event_of(subject, parts(self.settings.pii.subject, EVERY_TYPE))
 
 
 @contextmanager
