@@ -8,13 +8,10 @@ begins one on these tables. Whom it is about is kept encrypted until it is done.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
-
-from pyspark.sql import SparkSession
 
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer
@@ -193,15 +190,11 @@ def _leased(settings: Settings) -> tuple[str, ...]:
 
 @dataclass
 class Eraser:
-    """Runs erasures of these tables, and what came of the last: table -> rows that were removed or changed.
-
-    spark: a session that is open already; None: one is opened where there is a table.
-    """
+    """Runs erasures of these tables. Opens a session of Spark where there is a table."""
 
     settings: Settings
     stores: Stores
     callbacks: Callbacks = field(default_factory=Callbacks)
-    spark: SparkSession | None = None
 
     def run(self, subject_ref: str, subject_ids: SubjectIds) -> dict[str, int]:
         """Erase; rows of each table. The same call does the rest after a crash. Raises what the job raises."""
@@ -226,8 +219,7 @@ class Eraser:
         tombstones = StoredTombstones(self.settings)
         if tombstones.next_asked(0) is None:
             return
-        opened = spark_session(self.settings, ERASE_SUBJECTS) if self.spark is None else nullcontext(self.spark)
-        with opened as spark:
+        with spark_session(self.settings, ERASE_SUBJECTS) as spark:
             yield from drain(erase_job(Lake(spark, self.settings), self.stores, self.callbacks), AT_ONCE)
         last = self.stores.checkpoints.latest(ERASE_SUBJECTS)
         if last is not None and last.state is JobState.SUCCEEDED:

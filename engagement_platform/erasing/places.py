@@ -107,7 +107,6 @@ class SubjectTables(Tables):
     """Tables of which `stays` speaks."""
 
     def tables(self) -> list[Table]:
-        """Those that are there."""
         return [table for table in self.declared() if _is_there(self.settings.lake, table)]
 
     def erase(self, subject: Subject) -> int:
@@ -288,7 +287,6 @@ class TablePlace(Tables):
     run: Run
 
     def tables(self) -> list[Table]:
-        """This one, where it is there."""
         return [self.table] if _is_there(self.settings.lake, self.table) else []
 
     def erase(self, subject: Subject) -> int:

@@ -83,7 +83,6 @@ class SubjectLookup:
 
     @property
     def data(self) -> Table:
-        """The Data Table."""
         return data_table(self.settings.layout.scheme)
 
     def find(self, table: Table, columns: Sequence[str], where: Mapping[str, Sequence[Any]]) -> pa.Table:
@@ -112,7 +111,6 @@ class SubjectLookup:
 
     @property
     def edges(self) -> list[Edge]:
-        """Those edges alone."""
         return [edge for _, edge in self.sequenced_edges]
 
     @cached_property

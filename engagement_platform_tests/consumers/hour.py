@@ -288,7 +288,7 @@ class Hour:
             return
         organization, person = self.dice.choice(there)
         whom = SubjectIds.of(person, organizations=[organization])
-        Eraser(self.world.settings, self.world.stores, spark=self.world.spark).run(f"ref-{len(self.did)}", whom)
+        Eraser(self.world.settings, self.world.stores).run(f"ref-{len(self.did)}", whom)
         left = standing(self.world).items()
         assert not [key for key, row in left if (key[0], row["person_id"]) == (organization, person)]
         self.versions.clear()

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.model import Manifest, Transaction
@@ -175,11 +174,11 @@ ROWS: Mapping[Table, list[Row]] = {
 
 
 class Planted:
-    """The lake, and what stands in it. spark: for its erasures; None: they open one of their own."""
+    """The lake, and what stands in it."""
 
-    def __init__(self, home: Path, spark: SparkSession | None = None) -> None:
+    def __init__(self, home: Path) -> None:
         self.settings = Settings(home=home, layout=LayoutSettings(auto_compact=False))
-        self.stores, self.root, self.spark = open_stores(self.settings), self.settings.lake, spark
+        self.stores, self.root = open_stores(self.settings), self.settings.lake
         for table, rows in ROWS.items():
             # Where rows lie is all the same to an erasure, and only Spark declares a table that is clustered.
             plant.create(table.uri(self.root), table)
@@ -196,7 +195,7 @@ class Planted:
             plant.append(DeltaTable(table.uri(self.root)), table_of(made, table), Transaction("appended", number))
 
     def eraser(self, callbacks: Callbacks | None = None) -> Eraser:
-        return Eraser(self.settings, self.stores, callbacks or Callbacks(), self.spark)
+        return Eraser(self.settings, self.stores, callbacks or Callbacks())
 
     def rows(self, table: Table) -> list[Row]:
         found: list[Row] = DeltaTable(table.uri(self.root)).to_pyarrow_table().to_pylist()

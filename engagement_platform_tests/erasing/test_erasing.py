@@ -61,7 +61,7 @@ REF = "ref"
 @pytest.fixture(scope="module")
 def erased(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[Planted, dict[str, Any]]:
     """One lake after one erasure, with its receipt; a consumer has read all that was told before it."""
-    planted = Planted(tmp_path_factory.mktemp("erased"), spark)
+    planted = Planted(tmp_path_factory.mktemp("erased"))
     follow(planted)
     vault = open_vault(planted.settings)
     who = subject(vault, BOB, None)
@@ -188,7 +188,7 @@ def test_tombstones_are_asked_by_organization(erased: tuple[Planted, dict[str, A
 
 @pytest.mark.slow
 def test_a_crash_at_any_point_leaves_what_an_undisturbed_erasure_leaves(tmp_path: Path, spark: SparkSession) -> None:
-    calm, crashed = Planted(tmp_path / "calm", spark), Planted(tmp_path / "crashed", spark)
+    calm, crashed = Planted(tmp_path / "calm"), Planted(tmp_path / "crashed")
     job = erase_job(Lake(spark, calm.settings), calm.stores, Callbacks())
     undisturbed = calm.eraser().run(REF, WHOM)
     died = []
@@ -238,7 +238,7 @@ def alike(planted: Planted) -> dict[str, list[str]]:
 
 
 def test_other_jobs_wait_until_an_erasure_is_finished(tmp_path: Path, spark: SparkSession) -> None:
-    planted = Planted(tmp_path, spark)
+    planted = Planted(tmp_path)
     with pytest.raises(RuntimeError, match="died"):
         planted.eraser(Callbacks(observe=dying_at("tombstones:recorded"))).run(REF, WHOM)
     unfinished = planted.stores.checkpoints.unfinished()
@@ -249,7 +249,7 @@ def test_other_jobs_wait_until_an_erasure_is_finished(tmp_path: Path, spark: Spa
 
 @pytest.mark.slow
 def test_an_erasure_in_one_organization_leaves_the_others(tmp_path: Path, spark: SparkSession) -> None:
-    planted = Planted(tmp_path, spark)
+    planted = Planted(tmp_path)
     before = planted.contents()
     planted.eraser().run(REF, SubjectIds.of(BOB, organizations=["other"], profiles=["nobody"]))
     changed = {table for table, rows in planted.contents().items() if rows != before[table]}
@@ -261,7 +261,7 @@ def test_an_erasure_in_one_organization_leaves_the_others(tmp_path: Path, spark:
 
 def test_readers_see_nothing_else_at_any_moment(tmp_path: Path, spark: SparkSession) -> None:
     """Engagements are as they were until those of the person are gone; names are as they were, or as they will be."""
-    planted = Planted(tmp_path, spark)
+    planted = Planted(tmp_path)
     lake, seen = Lake(spark, planted.settings), list[tuple[dict[str, Any], dict[str, Any]]]()
 
     def look(point: str) -> None:
@@ -294,7 +294,7 @@ def test_followers_hear_of_rows_that_a_request_has_deleted_and_nobody_announced(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     """The request leaves with the person, so nobody else will."""
-    planted = Planted(tmp_path, spark)
+    planted = Planted(tmp_path)
     delete = {**edge("d9", "DELETE", BOB, None, LATER), "batch_sequence": PENDING + 1}
     planted.append(ALIAS, [delete])
     planted.eraser().run(REF, WHOM)
@@ -321,7 +321,7 @@ def test_the_receipt_says_until_when_former_versions_keep_what_a_table_had(
 
 
 def test_now_deletes_what_nobody_reads_and_says_who_keeps_the_rest(tmp_path: Path, spark: SparkSession) -> None:
-    planted = Planted(tmp_path, spark)
+    planted = Planted(tmp_path)
     slow = Changes(planted.root, name="slow", store_url=planted.settings.store_url)
     for table in (DATA, NOTIFICATION):
         planted.append(table, [], 1)
@@ -378,7 +378,7 @@ def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dic
 @pytest.mark.slow
 @pytest.mark.crash
 def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(tmp_path: Path, spark: SparkSession) -> None:
-    planted, calm = Planted(tmp_path / "killed", spark), Planted(tmp_path / "calm", spark)
+    planted, calm = Planted(tmp_path / "killed"), Planted(tmp_path / "calm")
     calm.eraser().run(REF, WHOM)
     command = [sys.executable, "-m", "engagement_platform_tests.erasing.killable", str(planted.settings.home)]
     died = subprocess.run([*command, "mapping.rewrite:after"], check=False, timeout=300)
@@ -390,7 +390,7 @@ def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(tmp_path
 
 @pytest.mark.slow
 def test_rows_that_are_only_marked_as_removed_leave_their_files_too(tmp_path: Path, spark: SparkSession) -> None:
-    planted = Planted(tmp_path, spark)
+    planted = Planted(tmp_path)
     data = Lake(spark, planted.settings).sql_name(DATA)
     spark.sql(f"ALTER TABLE {data} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')").collect()
     assert planted.eraser().run(REF, WHOM)[DATA.name] == 9

@@ -94,7 +94,7 @@ def traces(world: World, person: str) -> list[str]:
 
 
 def eraser(world: World, observe: Callable[[str], None] = lambda _point: None) -> Eraser:
-    return Eraser(world.settings, world.stores, Callbacks(observe=observe), world.spark)
+    return Eraser(world.settings, world.stores, Callbacks(observe=observe))
 
 
 def once_at(point: str, do: Callable[[], object]) -> Callable[[str], None]:
@@ -145,7 +145,7 @@ def test_an_erasure_waits_for_a_batch_that_has_begun_and_no_batch_begins_while_a
 def test_conversions_that_a_batch_leaves_while_the_erasure_waits_for_it_are_followed(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    planted = Planted(tmp_path, spark)
+    planted = Planted(tmp_path)
     checkpoints = planted.stores.checkpoints
     planted.append(DATA, [row("org", "late", "late lead", "late lead")])
     pinned = {turn_of(MUTATION_REQUEST): 0}
@@ -168,7 +168,7 @@ def test_declared_entities_refuse_nothing_about_the_person_once_quarantine_is_lo
     tmp_path: Path, spark: SparkSession
 ) -> None:
     """What they refuse lands in engagement/quarantine, too, and nobody would look there a second time."""
-    planted = Planted(tmp_path, spark)
+    planted = Planted(tmp_path)
     folder = tmp_path / "declared"
     folder.mkdir()
     (folder / "defs.yaml").write_text(
