@@ -12,7 +12,7 @@ import unicodedata
 from binascii import a2b_base64
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import accumulate
 from typing import TypeVar
 from urllib.parse import unquote, unquote_plus
@@ -135,15 +135,6 @@ def looks_like(text: str, field: str = "") -> Kind | None:
     return None
 
 
-def says_phone(field: str) -> bool:
-    """Whether the name of a field, in snake_case or camelCase, says that phone numbers are in it or below it.
-
-    >>> [says_phone(name) for name in ("contactMobile", "phone_numbers", "telNr", "hotel", "mobile_web", "iPhone")]
-    [True, True, True, False, False, False]
-    """
-    return _name_says_phone(field)
-
-
 def name_below_phones(field: str) -> str:
     """By which name `looks_like` goes for a field below one that says phone."""
     return field if _name_says_otherwise(field) else BELOW_PHONES
@@ -200,7 +191,7 @@ def of_names(look: Callable[[str], T]) -> Callable[[str], T]:
     Of long ones nothing is kept, or a sender could fill the memory with them.
     """
     kept = lru_cache(maxsize=10_000)(look)
-    return lambda name: kept(name) if len(name) <= LONGEST_NAME else look(name)
+    return wraps(look)(lambda name: kept(name) if len(name) <= LONGEST_NAME else look(name))
 
 
 def _words(name: str) -> str:
@@ -210,11 +201,16 @@ def _words(name: str) -> str:
 
 _name_says_id = of_names(lambda name: _SAYS_ID.search(_words(name)) is not None)
 _name_says_otherwise = of_names(lambda name: _SAYS_OTHERWISE.search(_words(name)) is not None)
-_name_says_phone = of_names(
-    lambda name: (
-        not _name_says_otherwise(name) and any(found["other"] is None for found in _SAYS_PHONE.finditer(_words(name)))
-    )
-)
+
+
+@of_names
+def says_phone(name: str) -> bool:
+    """Whether the name of a field, in snake_case or camelCase, says that phone numbers are in it or below it.
+
+    >>> [says_phone(name) for name in ("contactMobile", "phone_numbers", "telNr", "hotel", "mobile_web", "iPhone")]
+    [True, True, True, False, False, False]
+    """
+    return not _name_says_otherwise(name) and any(each["other"] is None for each in _SAYS_PHONE.finditer(_words(name)))
 
 
 _INVISIBLE = frozenset({"Mn", "Mc", "Me", "Cf"})
@@ -251,17 +247,17 @@ def number_looks_like(number: float, field: str = "") -> Kind | None:
     return Kind.PHONE if 7 <= len(digits) <= 15 and number == int(number) and says_phone(field) else None
 
 
+_DOUBLED = str.maketrans("0123456789", "0246813579")
+"""A digit -> the digits of its double, added up."""
+
+
 def luhn(digits: str) -> bool:
     """Whether the last digit is the check digit of the others (ISO/IEC 7812-1, annex B).
 
     >>> luhn("4111111111111111"), luhn("4111111111111112")
     (True, False)
     """
-    total = 0
-    for place, digit in enumerate(reversed(digits)):
-        doubled = int(digit) * (1 + place % 2)
-        total += doubled - 9 if doubled > 9 else doubled
-    return total % 10 == 0
+    return sum(map(int, digits[::-2] + digits[-2::-2].translate(_DOUBLED))) % 10 == 0
 
 
 def _email(text: str) -> bool:
@@ -305,13 +301,11 @@ def _is_ipv6(token: str) -> bool:
 
 
 def _card(text: str) -> bool:
-    for found in _CARD.finditer(text):
-        digits = found.group().replace(" ", "").replace("-", "")
-        if _is_card(digits):
-            return True
-    if any(_run_has_card(found.group()) for found in _RUN.finditer(text)):
-        return True
-    return any(_begins_card(text, found) for found in _FIRST_GROUP.finditer(text))
+    return (
+        any(_is_card(found.replace(" ", "").replace("-", "")) for found in _CARD.findall(text))
+        or any(map(_run_has_card, _RUN.findall(text)))
+        or any(_begins_card(text, found) for found in _FIRST_GROUP.finditer(text))
+    )
 
 
 _LAST_GROUP = {
@@ -331,7 +325,7 @@ def _run_has_card(run: str) -> bool:
     sums = []
     for parity in (0, 1):
         digits = list(map(int, run))
-        digits[parity::2] = [2 * digit - 9 if digit > 4 else 2 * digit for digit in digits[parity::2]]
+        digits[parity::2] = map(int, run[parity::2].translate(_DOUBLED))
         sums.append(list(accumulate(digits, initial=0)))
     is_id = len(run) <= _LONGEST_ID
     for first in _BEGINS.finditer(run, 0, 1 if is_id else len(run) - 12):

@@ -104,16 +104,15 @@ class Keyring:
         """The newest key of each, made where there is none; erased ones are left out. Raises MasterKeyBusy."""
         found = self.newest(owners)
         missing = set(owners) - found.keys()
-        missing -= self.erased(missing)
         self._make(dict.fromkeys(missing, 1))
         return found | self.newest(missing)
 
-    def key(self, owner: Owner, version: int) -> DataKey | None:
+    def key(self, owner: Owner, version: int) -> bytes | None:
         """One key; None when there is none, most often because it was destroyed."""
         same = (PII_KEY.c.game == owner.game, PII_KEY.c.subject_ref == owner.ref, PII_KEY.c.version == version)
         with reading(self.engine) as connection:
             row = connection.execute(select(PII_KEY).where(*same)).one_or_none()
-        return None if row is None else self._unwrapped(row)
+        return None if row is None else self._plain(row)
 
     def erased(self, owners: Collection[Owner], before: int | None = None) -> set[Owner]:
         """Those that have a tombstone. before: that had one when the batch with this sequence began."""
@@ -179,7 +178,7 @@ class Keyring:
         """The newest key of each that has one: an erased one has none."""
         with reading(self.engine) as connection:
             rows = self._newest(connection, owners)
-        return {owner: self._unwrapped(row) for owner, row in rows.items()}
+        return {owner: DataKey(row.version, self._plain(row)) for owner, row in rows.items()}
 
     def forget_former(self, keep: int) -> None:
         """Destroy all keys of each subject but the newest, and so many before it."""
@@ -247,9 +246,6 @@ class Keyring:
         ]
         newest = {Owner(row.game, row.subject_ref): row for row in sorted(rows, key=lambda row: row.version)}
         return {owner: row for owner, row in newest.items() if owner in owners}
-
-    def _unwrapped(self, row: Row[Any]) -> DataKey:
-        return DataKey(row.version, self._plain(row))
 
     def _plain(self, row: Row[Any]) -> bytes:
         for _ in range(_TRIES):

@@ -48,7 +48,6 @@ class Check:
 
     @property
     def state(self) -> str:
-        """In a word or two."""
         return ("ok" if self.holds else "LEFT") if self.looked else "not looked"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
 from engagement_platform.pii.detection import (
@@ -31,8 +31,7 @@ FEW = 16
 """So many declared values are looked for one after the other, which takes less than `_Automaton` does."""
 
 
-@dataclass(frozen=True)
-class PiiValue:
+class PiiValue(NamedTuple):
     """One declared value as it stood in the event."""
 
     declared: str
@@ -76,12 +75,10 @@ def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Ca
     With the policy `reject` what is found stands in `clean` still: ask `refused_by` first.
     """
     walk = _Walk(unknown, digest)
-    clean = cast(dict[str, object], walk.through(event, (rules,), ()))
+    clean = walk.through_object(event, (rules,))
     needles = frozenset(_needles(walk.values))
     if len(needles) > FEW or _somewhere(clean, needles):
-        clean = cast(
-            dict[str, object], _Copies(unknown, digest, walk.findings, needles=needles).through(clean, (rules,), ())
-        )
+        clean = _Copies(unknown, digest, walk.findings, needles=needles).through_object(clean, (rules,))
     return Redacted(clean, tuple(walk.values), tuple(walk.findings))
 
 
@@ -107,7 +104,7 @@ class _Walk:
                 return _GONE
             safe = safe or node.safe
         if isinstance(value, Mapping):
-            return self._object(value, nodes, path, safe=safe)
+            return self.through_object(value, nodes, path, safe=safe)
         if isinstance(value, list):
             below = _below(nodes, "*")
             made = (self.through(each, below, (*path, str(place)), safe=safe) for place, each in enumerate(value))
@@ -122,7 +119,9 @@ class _Walk:
         kind = self.look(seen, _named(path), kept=kept)
         return value if kind is None else self.treat(kind, value, path, kept=kept)
 
-    def _object(self, value: Mapping[str, object], nodes: _Nodes, path: _Path, *, safe: bool) -> dict[str, object]:
+    def through_object(
+        self, value: Mapping[str, object], nodes: _Nodes, path: _Path = (), *, safe: bool = False
+    ) -> dict[str, object]:
         made: dict[str, object] = {}
         above = any(map(says_phone, path))
         for key, each in value.items():

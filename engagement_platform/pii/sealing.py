@@ -29,7 +29,6 @@ class SealBroken(Damaged):
 
 
 def new_key() -> bytes:
-    """A random key."""
     return os.urandom(KEY_BYTES)
 
 

@@ -61,7 +61,6 @@ class StoredTombstones:
 
     @cached_property
     def keyring(self) -> Keyring:
-        """Of these stores."""
         return Keyring(open_pii(self._settings.store_url), Masters(self._settings))
 
     def ref(self, kind: str, id_: str) -> str:
@@ -73,13 +72,11 @@ class StoredTombstones:
         return PSEUDONYM + self.ref("pseudonym", person_id)[:32]
 
     def organizations(self, kind: str) -> set[str]:
-        """Organizations with tombstones of a kind, or ANYWHERE."""
         query = select(PII_ERASED.c.within).where(PII_ERASED.c.kind == kind).distinct()
         with reading(self.keyring.engine) as connection:
             return set(connection.execute(query).scalars())
 
     def erased(self, kind: str, ids: Collection[Id]) -> set[Id]:
-        """Those of these ids that are erased."""
         within = self.organizations(kind)
         asked = [key for key in ids if key[0] in within or ANYWHERE in within]
         keys = {(organization, self.ref(kind, id_)): (organization, id_) for organization, id_ in asked}
@@ -89,7 +86,6 @@ class StoredTombstones:
             return {keys[key] for key in erased_keys(connection, kind, keys.keys())}
 
     def erased_players(self, players: Collection[tuple[str, str]], before: int | None) -> set[tuple[str, str]]:
-        """Those of these (game, player) that are erased. before: that were when the batch with this sequence began."""
         if not self.organizations(PLAYER):
             return set()
         owners = {Owner(game, self.keyring.ref(player)): (game, player) for game, player in players}

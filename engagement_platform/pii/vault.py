@@ -145,7 +145,6 @@ class Refusal:
     table: ClassVar[Table] = REFUSED
 
     def rows(self) -> Iterator[tuple[Row, bytes]]:
-        """(columns in the open, what is encrypted)."""
         yield {"refused_id": self.refused_id, "reason_code": self.reason_code, "reason": self.reason}, self.body
 
 
@@ -253,7 +252,7 @@ class Vault:
             key = key_of(Owner(row["game"], row["subject_ref"]), row["key_version"])
             if key is None:
                 return None
-            return Sealer(key.key).open(row["sealed"], about(table, row), f"A row of {table.name}")
+            return Sealer(key).open(row["sealed"], about(table, row), f"A row of {table.name}")
 
         return decrypted
 
