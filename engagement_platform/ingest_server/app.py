@@ -110,7 +110,6 @@ class Parts:
         return self.spool.size_bytes > self.settings.ingest_server.max_spool_bytes
 
     def count_delivered(self, delivered: Delivered) -> None:
-        """Count a segment that was delivered."""
         self.figures.objects.inc()
         for outcome, count in vars(delivered).items():
             self.figures.delivered.labels(outcome).inc(count)

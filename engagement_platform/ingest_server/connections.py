@@ -44,7 +44,6 @@ class Connection(HttpToolsProtocol):
             min(idle or [self], key=lambda each: each._idle_since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadlines."""
         self._forget_deadline()
         self._forget_reader()
         super().connection_lost(exc)

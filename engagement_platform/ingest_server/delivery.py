@@ -63,7 +63,6 @@ class Delivery:
         self._thread = Thread(target=self._work, name="delivery", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self, within_s: float) -> None:

@@ -7,10 +7,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Self
 
+from engagement_platform.settings import IngestServerSettings
 from engagement_platform.sources import strict_json
 from engagement_platform.sources.values import ISO_TIME, read_id, subject_in
 
@@ -125,17 +126,7 @@ def _parsed(body: bytes) -> object:
         raise EventRefused(Refused.NOT_JSON) from None
 
 
-def check(
-    sent: Sent,
-    game: str,
-    now: datetime,
-    *,
-    max_bytes: int,
-    max_depth: int,
-    max_values: int,
-    max_id_length: int,
-    max_ahead: timedelta,
-) -> None:
+def check(sent: Sent, game: str, now: datetime, limits: IngestServerSettings, max_id_length: int) -> None:
     """Raise EventRefused with the first rule that is broken; now: the server's clock, UTC."""
     if sent.reason is not None:
         raise EventRefused(sent.reason)
@@ -143,12 +134,13 @@ def check(
     if not isinstance(event, dict):
         raise EventRefused(Refused.NOT_AN_OBJECT)
     text = line_of(event)
-    if len(text) > max_bytes:
+    if len(text) > limits.max_event_bytes:
         raise EventRefused(Refused.TOO_LARGE)
-    if text.count(b"{") + text.count(b"[") > max_depth and strict_json.depth_exceeds(text.decode(), max_depth):
+    deepest = limits.max_depth
+    if text.count(b"{") + text.count(b"[") > deepest and strict_json.depth_exceeds(text.decode(), deepest):
         raise EventRefused(Refused.TOO_DEEP)
     # Every value but the first has a comma before it.
-    if text.count(b",") >= max_values and _values(event) > max_values:
+    if text.count(b",") >= limits.max_values and _values(event) > limits.max_values:
         raise EventRefused(Refused.TOO_MANY_VALUES)
     if not _is_id(event.get("event_id"), max_id_length):
         raise EventRefused(Refused.BAD_ID)
@@ -157,7 +149,7 @@ def check(
         raise EventRefused(Refused.BAD_TYPE)
     if event.get("game_id") not in (None, game):
         raise EventRefused(Refused.WRONG_GAME)
-    _check_time(event.get("event_ts"), now + max_ahead)
+    _check_time(event.get("event_ts"), now + limits.max_ahead)
 
 
 def _values(value: object) -> int:

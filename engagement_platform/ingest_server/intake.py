@@ -101,12 +101,7 @@ class Intake:
         return taken
 
     def _accepted(self, taken: Taken, game: str, sent: Sent, ref: str, now: datetime) -> Record:
-        limits = self._limits
-        check(
-            sent, game, now,
-            max_bytes=limits.max_event_bytes, max_depth=limits.max_depth, max_values=limits.max_values,
-            max_id_length=self._max_id_length, max_ahead=limits.max_ahead,
-        )  # fmt: skip
+        check(sent, game, now, self._limits, self._max_id_length)
         event = cast(dict[str, Any], sent.value)
         redacted = redact(event, self._declared.rules(event["event_type"]), self._unknown, self._keyring.digest)
         taken.found.update(finding.kind.value for finding in redacted.findings)
@@ -116,8 +111,7 @@ class Intake:
         if redacted.values:
             taken.values["kept" if ref else "dropped"] += len(redacted.values)
         if redacted.values and ref:
-            values = [(value.declared, value.path, value.value) for value in redacted.values]
-            plain = json.dumps([event["event_id"], event["event_type"], now.isoformat(), values]).encode()
+            plain = json.dumps([event["event_id"], event["event_type"], now.isoformat(), redacted.values]).encode()
             sealed = self._seal.seal(RecordKind.ACCEPTED, game, ref, hour, plain)
         line = line_of({**redacted.clean, "game_id": game, "received_ts": now.isoformat(timespec="milliseconds")})
         return Record(RecordKind.ACCEPTED, game, ref, hour, line + b"\n", sealed)

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import re
 import secrets
-import time
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -89,27 +88,23 @@ class IngestKeys:
 
 
 class KeyCache:
-    """Recognizes keys by what the database had refresh_s seconds ago, so that a request asks no database.
+    """Recognizes keys by what the database had at the last `refresh`, so that a request asks no database.
 
     While the database does not answer, known keys go on to count.
     """
 
-    def __init__(self, keys: IngestKeys, refresh_s: float) -> None:
-        self._keys, self._refresh_s = keys, refresh_s
+    def __init__(self, keys: IngestKeys) -> None:
+        self._keys = keys
         self._known = {key.key_id: key for key in keys.all()}
-        self._read_at = time.monotonic()
         self.unanswered: StoresUnavailable | None = None
         """Why the database was not read the last time."""
 
     def refresh(self) -> None:
-        """Read the database when it is time; blocks for some milliseconds."""
-        if time.monotonic() - self._read_at < self._refresh_s:
-            return
+        """Read the database; blocks for some milliseconds."""
         try:
             self._known, self.unanswered = {key.key_id: key for key in self._keys.all()}, None
         except StoresUnavailable as error:
             self.unanswered = error
-        self._read_at = time.monotonic()
 
     def recognize(self, text: str) -> IngestKey | None:
         """Whose key it is, revoked ones included; None for any other text.

@@ -26,8 +26,7 @@ class Allowance:
 
         More than a whole burst at once waits for a full one, and then takes on a debt. debt: what may be owed.
         """
-        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
-        self._at = now
+        self.charge(0, now)
         needed = min(float(events), self._burst)
         if self._left >= needed - debt:
             self._left -= events
@@ -46,7 +45,7 @@ async def whole_body(
     gzipped: bool,
     max_bytes: int,
     max_inflated: int,
-    charge: Callable[[int], None] = lambda _: None,
+    charge: Callable[[int], None],
 ) -> bytes:
     """A body of at most max_bytes as sent and max_inflated after decompression; exactly so many are fine.
 

@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
@@ -61,8 +62,7 @@ def serve(settings: Settings, say: Callable[[str], None]) -> None:
             closing(Spool(spool_folder(settings), segment_bytes=server.segment_bytes, segment_age=server.segment_age))
         )
         delivery = Delivery(spool, vault, sink, retry_after=server.retry_after)
-        known = KeyCache(keys, server.key_refresh.total_seconds())
-        parts = Parts(settings, Intake(settings, vault.keyring, spool.id), spool, known, delivery)
+        parts = Parts(settings, Intake(settings, vault.keyring, spool.id), spool, KeyCache(keys), delivery)
         delivery.on_delivered = parts.count_delivered
         _run(parts, vault, listening, health, say)
 
@@ -124,14 +124,12 @@ class _Leaving(uvicorn.Server):
 
 
 def _look_after(parts: Parts, vault: Vault, stopping: Event) -> None:
-    """Read the keys anew every few seconds, and remove old refused events every hour."""
-    server, until = parts.settings.ingest_server, 0.0
-    pause = max(min(server.key_refresh.total_seconds() / 2, 1.0), 0.05)
-    while not stopping.wait(pause):
+    """Read the keys anew every `key_refresh`, at least every hour, and remove old refused events every hour."""
+    server, expire_at = parts.settings.ingest_server, 0.0
+    while not stopping.wait(min(max(server.key_refresh.total_seconds(), 0.05), _HOUR_S)):
         parts.keys.refresh()
-        until -= pause
-        if until <= 0:
-            until = _HOUR_S
+        if time.monotonic() >= expire_at:
+            expire_at = time.monotonic() + _HOUR_S
             with suppress(PlatformError):  # the next hour tries again; nothing else depends on it
                 expire_refused(vault, server.refused_for)
 

@@ -283,15 +283,13 @@ def stored(path: Path, connection: sqlite3.Connection, segment: int | None = Non
         raise SpoolDamaged(path, f"record {changed} was changed")
 
 
-def empty(connection: sqlite3.Connection, found: Iterable[tuple[int, Record]]) -> int:
-    """Take everything out of records but their places, by which a sink counts how far it is; how many records."""
-    emptied = [(place, record._replace(ref="", open=b"", sealed=b"")) for place, record in found]
+def empty(connection: sqlite3.Connection, found: Iterable[tuple[int, Record]]) -> None:
+    """Take everything out of records but their places, by which a sink counts how far it is."""
+    emptied = [(record._replace(ref="", open=b"", sealed=b"").checksum, place) for place, record in found]
     with _transaction(connection):
         connection.executemany(
-            "UPDATE record SET ref = ?, open = ?, sealed = ?, checksum = ? WHERE place = ?",
-            [(record.ref, record.open, record.sealed, record.checksum, place) for place, record in emptied],
+            "UPDATE record SET ref = '', open = x'', sealed = x'', checksum = ? WHERE place = ?", emptied
         )
-    return len(emptied)
 
 
 @contextmanager

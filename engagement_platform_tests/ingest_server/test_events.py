@@ -28,18 +28,16 @@ from engagement_platform.ingest_server.events import (
 from engagement_platform.ingest_server.intake import Intake
 from engagement_platform.ingest_server.limits import Allowance, Turned, whole_body
 from engagement_platform.pii.vault import IdRefused, checked_id, open_vault
-from engagement_platform.settings import DecodingSettings, Settings
+from engagement_platform.settings import DecodingSettings, IngestServerSettings, Settings
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+LIMITS = IngestServerSettings(max_event_bytes=500, max_depth=4, max_values=9, max_ahead=timedelta(days=1))
 GOOD = {"event_id": "e", "event_type": "sale", "event_ts": "2026-11-22T12:00:00Z"}
 
 
 def verdict(sent: Sent) -> str | None:
     try:
-        check(
-            sent, "puzzle", NOW,
-            max_bytes=500, max_depth=4, max_values=9, max_id_length=256, max_ahead=timedelta(days=1),
-        )  # fmt: skip
+        check(sent, "puzzle", NOW, LIMITS, 256)
     except EventRefused as refused:
         return str(refused.reason)
     return None
