@@ -213,10 +213,11 @@ def user_metadata(uri: str, newest: int | None = None) -> Iterator[tuple[int, st
         actions = entry(uri, number)
         if actions is None:
             return
-        yield number, _commit_info(actions).get("userMetadata")
+        yield number, commit_info(actions).get("userMetadata")
 
 
-def _commit_info(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def commit_info(actions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What a commit with these actions says of itself; nothing where it does not."""
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
@@ -234,7 +235,7 @@ def marker_of(user_metadata: str | None) -> str | None:
 
 def marker_in(actions: Sequence[Mapping[str, Any]]) -> str | None:
     """The marker of the commit that has these actions."""
-    return marker_of(_commit_info(actions).get("userMetadata"))
+    return marker_of(commit_info(actions).get("userMetadata"))
 
 
 def table_id(uri: str) -> str | None:
@@ -250,7 +251,7 @@ def committed(uri: str, version: int) -> datetime | None:
 
 def time_of(actions: Sequence[Mapping[str, Any]]) -> datetime | None:
     """When a commit with these actions was made, by its writer's clock."""
-    milliseconds = _commit_info(actions).get("timestamp")
+    milliseconds = commit_info(actions).get("timestamp")
     return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 

@@ -113,7 +113,7 @@ def _foreign(
         actions = log.entry(place, number)
         if actions is None:
             return
-        info: Mapping[str, Any] = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+        info = log.commit_info(actions)
         if any("add" in a or "remove" in a for a in actions) and not _ours(info, applications):
             at = log.time_of(actions)
             yield (

@@ -160,7 +160,7 @@ def _clustering(domains: Sequence[Action]) -> tuple[str, ...]:
 
 
 def _commit(version: int, actions: Sequence[Action], small_file_bytes: int) -> Commit:
-    info: Action = next((a["commitInfo"] for a in actions if "commitInfo" in a), {})
+    info = log.commit_info(actions)
     adds = [a["add"] for a in actions if "add" in a]
     small = [add for add in adds if add["size"] < small_file_bytes]
     return Commit(

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +21,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
+from engagement_platform.lake.added_rows import location
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """How a null partition value is spelled, as in folder names."""
@@ -105,13 +105,13 @@ def open_table(uri: str, place: str) -> DeltaTable:
 def shape(table: DeltaTable) -> Shape:
     """Version, partitioning, properties and leaf columns of an opened table."""
     metadata = table.metadata()
-    fields = json.loads(table.schema().to_json())["fields"]
+    leaves = list(_leaves(json.loads(table.schema().to_json())["fields"]))
     return Shape(
         version=int(table.version()),
         partitioned_by=tuple(metadata.partition_columns),
         properties=dict(metadata.configuration),
-        leaves={name: stored for name, stored, _ in _leaves(fields)},
-        kinds={name: kind for name, _, kind in _leaves(fields)},
+        leaves={name: stored for name, stored, _ in leaves},
+        kinds={name: kind for name, _, kind in leaves},
         deletion_vectors="deletionVectors" in (table.protocol().reader_features or []),
     )
 
@@ -207,10 +207,7 @@ def sample_footers(uri: str, paths: Sequence[str], most: int) -> list[bool]:
 
 
 def _compressed(uri: str, path: str) -> bool | None:
-    place = unquote(path)
-    if "://" not in place and not place.startswith(("/", "file:")):
-        place = f"{uri}/{place}"
-    filesystem, inside = log.opened(place)
+    filesystem, inside = log.opened(location(uri, path))
     try:
         with filesystem.open_input_file(inside) as file:
             footer = pq.ParquetFile(file).metadata
