@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
+from engagement_platform.maintenance.layout.files import NULL_PARTITION
 
 FORMATS = ("parquet", "orc", "csv", "jsonl", "text")
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 _FORMAT_OF = {
     "parquet": "parquet", "parq": "parquet", "orc": "orc", "csv": "csv", "tsv": "csv", "json": "jsonl",
@@ -56,7 +56,7 @@ class SourceFile:
         """The columns that Hive's folders name, such as `day=2026-11-01`, with their values."""
         parts = [part.partition("=") for part in self.path.split("/")[:-1] if "=" in part]
         values = {unquote(name): unquote(value) for name, _, value in parts}
-        return {name: None if value == NO_VALUE else value for name, value in values.items()}
+        return {name: None if value == NULL_PARTITION else value for name, value in values.items()}
 
 
 @dataclass(frozen=True)

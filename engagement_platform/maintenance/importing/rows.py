@@ -30,7 +30,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from engagement_platform.maintenance.importing.files import NO_VALUE, ImportRefused, Shape, Source, SourceFile
+from engagement_platform.maintenance.importing.files import ImportRefused, Shape, Source, SourceFile
+from engagement_platform.maintenance.layout.files import NULL_PARTITION
 
 PATH, VALUE, REASON = "__path", "__value", "__reason"
 STRICT = {"spark.sql.json.enablePartialResults": "false"}
@@ -180,7 +181,7 @@ def _parsed(
 def _of_folder(name: str) -> Column:
     text = F.regexp_extract(PATH, f"/{re.escape(name)}=([^/]*)/", 1)
     plain = F.coalesce(F.try_url_decode(F.replace(text, F.lit("+"), F.lit("%2B"))), text)
-    return F.when(text != NO_VALUE, plain)
+    return F.when(text != NULL_PARTITION, plain)
 
 
 _Parsed = tuple[DataFrame, dict[str, Column], list[Column]]
