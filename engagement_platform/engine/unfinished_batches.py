@@ -9,12 +9,11 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Sequence
 
-from engagement_platform.engine.model import BatchRecord, JobState, Manifest
+from engagement_platform.engine.model import BatchRecord, Manifest
 from engagement_platform.errors import PlatformError
 
 # Room for a sentence; the whole text of a failure is in the stores.
 _REASON_CHARS = 300
-_REDRIVE = re.compile(r"redrive-quarantine:")
 _REPLAY = re.compile(r"replay-(?P<group>\w+)-events")
 
 
@@ -45,7 +44,7 @@ def versions_read(manifest: Manifest, table: str) -> set[int]:
     found = {pinned[name] for name in (table, looked_up(table)) if name in pinned}
     # A restore ends at versions of tables; the ends of other batches go by other names.
     found |= {manifest.end[table]} if table in manifest.end else set()
-    if _REDRIVE.match(manifest.job) and table in pinned and table.endswith("quarantine"):
+    if manifest.job.startswith("redrive-quarantine:") and table in pinned and table.endswith("quarantine"):
         found.add(manifest.end["version"])
     return found
 
@@ -72,9 +71,7 @@ def blocking_batches(job: str, leased: Collection[str], unfinished: Iterable[Bat
     return tuple(
         batch
         for batch in unfinished
-        if batch.state is not JobState.SUCCEEDED
-        and batch.manifest.job != job
-        and not batch.manifest.table_versions.keys().isdisjoint(leased)
+        if batch.manifest.job != job and not batch.manifest.table_versions.keys().isdisjoint(leased)
     )
 
 
@@ -93,19 +90,12 @@ def how_to_finish(job: str) -> str:
         return f"`engagement-platform replay{of} --finish`"
     if argument:
         reason = shlex.quote(argument.partition(":")[2] or argument)
-        return (
-            f"launch it again, `engagement-platform run {name} --reason {reason} --until-idle`, or, when its source is "
-            f"gone, `engagement-platform reset {shlex.quote(job)} --abandon`"
-        )
-    if name.startswith("reread-"):
-        return (
-            f"launch {name} again, for any day, or, when its source is gone, "
-            f"`engagement-platform reset {name} --abandon`"
-        )
-    return (
-        f"`engagement-platform run {job} --until-idle`, or, when its source is gone, "
-        f"`engagement-platform reset {job} --abandon`"
-    )
+        again = f"launch it again, `engagement-platform run {name} --reason {reason} --until-idle`"
+    elif name.startswith("reread-"):
+        again = f"launch {name} again, for any day"
+    else:
+        again = f"`engagement-platform run {job} --until-idle`"
+    return f"{again}, or, when its source is gone, `engagement-platform reset {shlex.quote(job)} --abandon`"
 
 
 def _described(batch: BatchRecord, leased: Collection[str]) -> str:
