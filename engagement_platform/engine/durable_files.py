@@ -39,9 +39,9 @@ def replacing(path: Path, mode: int = 0o644, *, replace: bool = True) -> Iterato
         os.close(folder)
 
 
-def write_durably(path: Path, content: bytes, mode: int = 0o600, *, replace: bool = True) -> None:
+def write_durably(path: Path, content: bytes, *, replace: bool = True) -> None:
     """The same with all of its content at once, for the owner only."""
-    with replacing(path, mode, replace=replace) as file:
+    with replacing(path, 0o600, replace=replace) as file:
         file.write(content)
 
 

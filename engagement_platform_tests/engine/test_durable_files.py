@@ -77,7 +77,7 @@ def test_what_raises_in_between_leaves_nothing_beside_the_old_content(tmp_path: 
 
 def test_a_file_that_is_there_is_kept_where_that_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    write_durably(path, OLD, 0o600, replace=False)
+    write_durably(path, OLD, replace=False)
     with pytest.raises(FileExistsError):
         write_durably(path, NEW, replace=False)
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", OLD)]
