@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
+from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.fencing import (
     OUTSIDE_BATCHES,
     TARGETS,
@@ -151,7 +152,7 @@ class MicroBatchJob(Generic[W]):
     """How long to wait for a lease, and how long for another job to finish its batch."""
     describe: Callable[[W], Mapping[str, object]] = lambda _: {}
     """More of a batch than counts, for people: offsets, freshness, samples. Must be JSON-able."""
-    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Callable[[], datetime] = utc_now
     fencing: Fencing = field(default_factory=Fencing)
     """Keeps writers of this job's earlier attempts out of the tables."""
     callbacks: Callbacks = field(default_factory=Callbacks)

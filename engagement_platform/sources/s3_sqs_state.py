@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import accumulate
 
 from sqlalchemy import (
@@ -31,7 +31,7 @@ from sqlalchemy import (
     update,
 )
 
-from engagement_platform.engine.database import ensure_tables, open_engine, reading, writing
+from engagement_platform.engine.database import ensure_tables, open_engine, reading, utc_now, writing
 from engagement_platform.sources.s3_events import S3File
 
 # Of its own and not among the stores' tables: nobody who does without the source gets them.
@@ -97,14 +97,10 @@ class Arrived:
     files: tuple[S3File, ...]
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class S3SqsState:
     """The state of all streams in one database. Raises StoresUnavailable, StoresOfAnotherVersion."""
 
-    def __init__(self, engine: Engine, *, allow_overwrites: bool, clock: Callable[[], datetime] = _utc_now) -> None:
+    def __init__(self, engine: Engine, *, allow_overwrites: bool, clock: Callable[[], datetime] = utc_now) -> None:
         self._engine, self._allow_overwrites, self._clock = engine, allow_overwrites, clock
         ensure_tables(engine, METADATA)
 
@@ -307,9 +303,7 @@ class S3SqsState:
 
     def in_flight(self, stream: str) -> dict[str, str]:
         """Receipt of every message that is not deleted yet, by message id."""
-        query = select(MESSAGE.c.message_id, MESSAGE.c.receipt).where(MESSAGE.c.stream == stream)
-        with reading(self._engine) as connection:
-            return {row.message_id: row.receipt for row in connection.execute(query)}
+        return self._receipts(MESSAGE.c.stream == stream)
 
     def finished(self, stream: str, upto: int) -> dict[str, str]:
         """Receipt of every message all of whose files are in batches up to this one, by message id."""
@@ -324,7 +318,10 @@ class S3SqsState:
             .where(NAMED.c.stream == MESSAGE.c.stream, NAMED.c.message_id == MESSAGE.c.message_id)
             .exists()
         )
-        query = select(MESSAGE.c.message_id, MESSAGE.c.receipt).where(MESSAGE.c.stream == stream, ~has_open)
+        return self._receipts(MESSAGE.c.stream == stream, ~has_open)
+
+    def _receipts(self, *where: ColumnElement[bool]) -> dict[str, str]:
+        query = select(MESSAGE.c.message_id, MESSAGE.c.receipt).where(*where)
         with reading(self._engine) as connection:
             return {row.message_id: row.receipt for row in connection.execute(query)}
 
