@@ -14,7 +14,7 @@ from engagement_platform.consumers.lag import Lag, lags, late
 from engagement_platform.defs.backlog import Waiting
 from engagement_platform.defs.batches import rows_table
 from engagement_platform.defs.evaluations import WARN, cannot_tell, check_result
-from engagement_platform.defs.mutation_checks import ANNOUNCED_BATCHES, Announced, announced_rows, not_announced
+from engagement_platform.defs.mutation_checks import ANNOUNCED_BATCHES, Announced, announced_rows
 from engagement_platform.defs.sensors import watched
 from engagement_platform.defs.specs import DATA_TABLE, key_of
 from engagement_platform.errors import PlatformError
@@ -105,7 +105,12 @@ def announced_rows_result(found: Sequence[Announced]) -> dg.AssetCheckResult:
         "rows_changed": sum(of.seen for of in found),
         "notifications": sum(of.notifications for of in found),
     }
-    return check_result(NOTIFIED, ANNOUNCED_ROWS, "; ".join(not_announced(found)), shown)
+    wrong = [
+        f"{of.batch} changed {of.seen:,} rows for readers and announced {of.notifications:,}"
+        for of in found
+        if of.seen != of.notifications
+    ]
+    return check_result(NOTIFIED, ANNOUNCED_ROWS, "; ".join(wrong), shown)
 
 
 def keep_up_result(found: Sequence[Lag], now: datetime, max_lag: timedelta) -> dg.AssetCheckResult:
@@ -146,6 +151,5 @@ def results(looked: Waiting) -> list[dg.AssetCheckResult]:
 
 
 def definitions() -> dg.Definitions:
-    """Checks and sensor of this module."""
     reports = "Reports the checks that need no run: freshness, and the share of rejected records."
     return watched("watch_stores_and_broker", CHECKS, results, "watch", reports)

@@ -18,7 +18,7 @@ from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.ingestion import Drain
 from engagement_platform.defs.mutation_checks import hidden_rows
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import TRIED_AGAIN, Answer, backlog_sensor, recent_runs, sensor, why_not
+from engagement_platform.defs.sensors import TRIED_AGAIN, backlog_sensor, recent_runs, sensor, why_not
 from engagement_platform.defs.specs import DATA_TABLE
 from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION
@@ -26,7 +26,6 @@ from engagement_platform.pipelines.jobs import unread_requests
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, purge_before
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.status import pending_changes
-from engagement_platform.settings import Settings
 
 ANNOUNCE_EVERY = timedelta(seconds=30)
 """Batches of engagements and announcements exclude each other, and one of 800 requests takes as long as one of 5,000
@@ -138,7 +137,7 @@ def why_move(found: ToMove, max_pending: timedelta) -> str | None:
 def move_request(
     instance: dg.DagsterInstance, looked: Waiting, now: datetime | None = None
 ) -> dg.RunRequest | dg.SkipReason:
-    """One look: a run, or why not."""
+    """One look at logs and stores: a run, or why not."""
     found = to_move(looked, now or datetime.now(UTC))
     why = why_move(found, looked.given.mutation.max_pending)
     if why is None:
@@ -147,19 +146,13 @@ def move_request(
     return dg.SkipReason(f"{why} {no}") if no else dg.RunRequest()
 
 
-def changes_pending(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
-    """What pends, from logs and stores."""
-    return move_request(context.instance, waiting(settings))
-
-
 def definitions() -> dg.Definitions:
-    """Jobs and sensors of this module."""
     mutations_backlog = backlog_sensor(
         "mutations_backlog", ANNOUNCEMENTS, "published mutation requests wait to be announced", in_shared=True
     )
     pending = sensor(
         "changes_pending",
-        changes_pending,
+        lambda context, settings: move_request(context.instance, waiting(settings)),
         "Moves pending changes when the oldest is older than mutation.max_pending, when very many pend, when deleted "
         "rows can be purged, and when a run was interrupted: until that is finished other jobs wait.",
         job=rematerialize_aliases.name,

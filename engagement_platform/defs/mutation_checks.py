@@ -46,18 +46,18 @@ def sampled(names: Collection[str], most: int, turn: int) -> list[str]:
     return [*ordered[begin:], *ordered[:begin]][:most]
 
 
-def chain_findings(lake: Lake, organizations: int = SAMPLED_ORGANIZATIONS) -> list[Finding]:
-    """Whether each alias of some organizations stands once. Nothing before the first alias.
+def chain_findings(lake: Lake) -> list[Finding]:
+    """Whether each alias of SAMPLED_ORGANIZATIONS stands once. Nothing before the first alias.
 
-    organizations: at most so many; the next version of the table begins at others. Cost: one column of all edges, and
-    the edges of these organizations, which come into this process.
+    The next version of the table begins at other organizations. Cost: one column of all edges, and the edges of these
+    organizations, which come into this process.
     """
     at = snapshot(lake.root)
     alias = pending(lake, at).alias
     if alias is None:
         return []
     names = {row[0] for row in alias.select("organization_id").distinct().collect()}
-    chosen = sampled(names, organizations, turn=at.versions[ALIAS.name])
+    chosen = sampled(names, SAMPLED_ORGANIZATIONS, turn=at.versions[ALIAS.name])
     state = state_part(alias.where(F.col("organization_id").isin(chosen)), "edge").toArrow().cast(STATE)
     ids = state.column("organization_id")
     return chains([edge for name in chosen for edge in Requests.edges_of(name, state.filter(pc.equal(ids, name)))])
@@ -80,9 +80,9 @@ class Announced:
     notifications: int
 
 
-def announced_rows(settings: Settings, stores: Stores, batches: int = ANNOUNCED_BATCHES) -> list[Announced]:
-    """The newest finished batches whose commits the notification table still tells of."""
-    newest = succeeded(stores.checkpoints.history(APPLY_MUTATIONS, limit=batches))
+def announced_rows(settings: Settings, stores: Stores) -> list[Announced]:
+    """Of the newest ANNOUNCED_BATCHES the finished ones whose commits the notification table still tells of."""
+    newest = succeeded(stores.checkpoints.history(APPLY_MUTATIONS, limit=ANNOUNCED_BATCHES))
     return [found for record in newest if (found := _announced(settings, record)) is not None]
 
 
@@ -94,15 +94,6 @@ def _announced(settings: Settings, record: BatchRecord) -> Announced | None:
         return None
     seen = sum(counts.get(kind, 0) for kind in ("inserted", "updated", "deleted"))
     return Announced(str(manifest), seen, commit.rows_added)
-
-
-def not_announced(found: Sequence[Announced]) -> list[str]:
-    """Batches whose notifications are not as many as their rows, as sentences."""
-    return [
-        f"{of.batch} changed {of.seen:,} rows for readers and announced {of.notifications:,}"
-        for of in found
-        if of.seen != of.notifications
-    ]
 
 
 def hidden_rows(settings: Settings) -> int:
