@@ -17,6 +17,7 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import recent_runs, schedule, waiting_for, why_not
 from engagement_platform.defs.specs import column_schema, key_of, topic_key, topic_spec
 from engagement_platform.engine.model import RULES_VERSION
+from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.streaming import Drained
 from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, Hop, Lag, lag, read_up_to, run_hop
 from engagement_platform.settings import Settings
@@ -29,8 +30,6 @@ EVERY = "*/5 * * * *"
 
 
 def hop_asset(hop: Hop) -> dg.AssetsDefinition:
-    """One hop: everything that waits for it, appended to its table."""
-
     @dg.asset(
         key=key_of(hop.table),
         deps=[TOPIC if hop.source is None else key_of(hop.source)],
@@ -42,8 +41,6 @@ def hop_asset(hop: Hop) -> dg.AssetsDefinition:
         code_version=str(RULES_VERSION),
     )
     def drain_hop(context: dg.AssetExecutionContext, platform: Platform) -> dg.MaterializeResult[None]:
-        from engagement_platform.lake.lake import Lake
-
         with platform.open(hop.stream) as opened:
             lake = Lake(opened.spark, opened.settings)
             drained = run_hop(hop, lake, opened.stores)
@@ -71,7 +68,6 @@ def hop_metadata(drained: Drained, behind: Lag) -> Metadata:
 
 
 def page_view_definitions(cron: str) -> dg.Definitions:
-    """Assets, layout checks, the job that runs all hops, and its schedule."""
     hops = [hop_asset(hop) for hop in HOPS]
     job = dg.define_asset_job(
         JOB,
@@ -102,5 +98,4 @@ def page_view_definitions(cron: str) -> dg.Definitions:
 
 
 def definitions() -> dg.Definitions:
-    """Page views of the platform itself."""
     return page_view_definitions(EVERY)

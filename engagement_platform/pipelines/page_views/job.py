@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from engagement_platform.engine.cursors import StreamCheckpoints
@@ -94,24 +93,13 @@ def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
         return drained
 
 
-def run_hops(
-    lake: Lake,
-    stores: Stores,
-    *,
-    until_idle: bool,
-    pause: timedelta,
-    observe: Callable[[str], None] = lambda _hop: None,
-) -> Iterator[Mapping[str, Drained]]:
+def run_hops(lake: Lake, stores: Stores, *, until_idle: bool, pause: timedelta) -> Iterator[Mapping[str, Drained]]:
     """Every hop, in the order in which rows travel, round after round; what each hop did in each round, by its name.
 
-    until_idle: ends after a round in which nothing came; otherwise for ever, `pause` after each of those. observe:
-    called after each hop.
+    until_idle: ends after a round in which nothing came; otherwise for ever, `pause` after each of those.
     """
     while True:
-        done: dict[str, Drained] = {}
-        for hop in HOPS:
-            done[hop.name] = run_hop(hop, lake, stores)
-            observe(hop.name)
+        done = {hop.name: run_hop(hop, lake, stores) for hop in HOPS}
         yield done
         if not any(drained.rows_in for drained in done.values()):
             if until_idle:
@@ -164,11 +152,11 @@ def lag(hop: Hop, lake: Lake) -> Lag:
 
 def newest_event(uri: str, column: str) -> datetime | None:
     """The greatest value of a time column, or day, that the log of a table tells; None where it tells none."""
-    if not column or log.version(uri) is None:
+    if not column or (found := log.open_log(uri)) is None:
         return None
-    files = pa.table(DeltaTable(log.storage_uri(uri)).get_add_actions(flatten=True))
+    files = pa.table(found.get_add_actions(flatten=True))
     name = next((n for n in (f"max.{column}", f"partition.{column}") if n in files.column_names), None)
     if name is None or not files.num_rows:
         return None
-    found: datetime | None = pc.max(files.column(name).cast(pa.timestamp("us", tz="UTC"))).as_py()
-    return found
+    newest: datetime | None = pc.max(files.column(name).cast(pa.timestamp("us", tz="UTC"))).as_py()
+    return newest

@@ -11,13 +11,12 @@ import signal
 import sys
 import threading
 import time
-from datetime import timedelta
 
 from engagement_platform.lake import log
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import spark_session
 from engagement_platform.pipelines.jobs import open_stores
-from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, run_hops
+from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS, run_hop
 from engagement_platform.settings import Settings
 
 
@@ -34,13 +33,13 @@ def main(point: str) -> None:
         threading.Thread(target=_die_after_a_commit, args=(uri,), daemon=True).start()
     with spark_session(settings, PAGE_VIEWS) as spark:
         lake, stores = Lake(spark, settings), open_stores(settings)
-
-        def observe(hop: str) -> None:
-            if hop == point:
-                die()
-
-        for _ in run_hops(lake, stores, until_idle=True, pause=timedelta(0), observe=observe):
-            pass
+        rows = 1
+        while rows:
+            rows = 0
+            for hop in HOPS:
+                rows += run_hop(hop, lake, stores).rows_in
+                if hop.name == point:
+                    die()
 
 
 def _die_after_a_commit(uri: str) -> None:
