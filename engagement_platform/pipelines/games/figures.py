@@ -1,6 +1,6 @@
 """Figures of games by minute: their table, and the table as a grid that has every minute.
 
-What is expected of them is `baseline`, what is wrong with them `detect`. Counting them from events is `kpis`.
+What is expected of them is `baseline`, what is wrong with them `detection`. Counting them from events is `counting`.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ class Grid:
         return len(self.values[KPIS[0]])
 
 
-def grids(figures: pa.Table, first: datetime, until: datetime, games: Sequence[str] | None = None) -> list[Grid]:
+def grids(figures: pa.Table, first: datetime, until: datetime, games: Sequence[str]) -> list[Grid]:
     """Each game's figures from `first` to before `until`; both at a whole minute.
 
     figures: as KPI_SCHEMA says, in any order, at most one row a game and minute; rows outside are left out.
-    games: those there should be, by which a game without any row is a row of zeros. Default: those in the table.
+    games: those there should be, by which a game without any row is a row of zeros.
     """
     start, size = minute_number(first), minute_number(until) - minute_number(first)
     names = figures["game"].to_numpy(zero_copy_only=False)
     at = figures["minute"].cast(pa.int64()).to_numpy() // 60_000_000 - start
     inside = (at >= 0) & (at < size)
     made = []
-    for game in sorted(set(names)) if games is None else games:
+    for game in games:
         ours = inside & (names == game)
         values = {}
         for kpi in KPIS:

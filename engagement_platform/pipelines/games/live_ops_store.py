@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import reduce
 from typing import Any
 
@@ -22,9 +22,10 @@ from engagement_platform.engine.database import ensure_tables, reading, writing
 from engagement_platform.pipelines.games.counting import MICROS
 from engagement_platform.pipelines.games.detection import Change
 from engagement_platform.pipelines.games.figures import KPI_SCHEMA, minute_number, moment_of
+from engagement_platform.sources.lateness import from_microseconds, microseconds
 
 METADATA = MetaData()
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 _BY = "by"
 """How a column of known rows takes up a new one: sum, min or max. Others keep what they have."""
 
@@ -168,20 +169,20 @@ class LiveOpsStore:
 
     def changes(self, since: datetime) -> list[Change]:
         """Changes of live-ops from a time on, oldest first."""
-        query = select(CHANGE).where(CHANGE.c.at_us >= _us(since)).order_by(CHANGE.c.at_us, CHANGE.c.name)
+        query = select(CHANGE).where(CHANGE.c.at_us >= microseconds(since)).order_by(CHANGE.c.at_us, CHANGE.c.name)
         with reading(self._engine) as connection:
-            return [Change(row.game, _moment(row.at_us), row.name) for row in connection.execute(query)]
+            return [Change(row.game, from_microseconds(row.at_us), row.name) for row in connection.execute(query)]
 
     def newest(self) -> tuple[datetime, datetime] | None:
         """(newest time at which counted rows were ingested, newest time of an event); None before the first."""
         with reading(self._engine) as connection:
             query = select(func.max(COUNTED.c.ingested_us), func.max(COUNTED.c.newest_us))
             ingested, event = connection.execute(query).one()
-        return None if ingested is None else (_moment(ingested), _moment(event))
+        return None if ingested is None else (from_microseconds(ingested), from_microseconds(event))
 
     def player(self, game: str, player_id: str, now: datetime) -> Features | None:
         """The features of one player at a time; None for one nobody has seen. Two look-ups by key."""
-        at, window, day = (length // timedelta(microseconds=1) for length in (now - _EPOCH, WINDOW, timedelta(days=1)))
+        at, window, day = (microseconds(now), WINDOW // _MICROSECOND, timedelta(days=1) // _MICROSECOND)
         with reading(self._engine) as connection:
             ours = and_(PLAYER.c.game == game, PLAYER.c.player_id == player_id)
             player = connection.execute(select(*PLAYER.c).where(ours)).mappings().one_or_none()
@@ -200,7 +201,6 @@ class LiveOpsStore:
         )
 
     def players(self) -> int:
-        """How many players there are."""
         with reading(self._engine) as connection:
             return int(connection.execute(select(func.count()).select_from(PLAYER)).scalar_one())
 
@@ -211,9 +211,9 @@ class LiveOpsStore:
         """
         with writing(self._engine, LOCK) as connection:
             connection.execute(delete(SEEN).where(SEEN.c.minute < minute_number(closed)))
-            connection.execute(delete(CHANGE).where(CHANGE.c.at_us < _us(old)))
+            connection.execute(delete(CHANGE).where(CHANGE.c.at_us < microseconds(old)))
             connection.execute(delete(MINUTE).where(MINUTE.c.minute < minute_number(old)))
-            connection.execute(delete(SESSION).where(SESSION.c.last_us < _us(old)))
+            connection.execute(delete(SESSION).where(SESSION.c.last_us < microseconds(old)))
 
     def reset(self, app_id: str, counted: Iterable[tuple[str, int]]) -> None:
         """Forget all figures and features, and that anything of `app_id` was added, under which they are counted anew.
@@ -224,7 +224,7 @@ class LiveOpsStore:
             for table in (MINUTE, SEEN, CHANGE, PLAYER, SESSION):
                 connection.execute(delete(table))
             connection.execute(delete(COUNTED).where(COUNTED.c.app_id == app_id))
-            _upsert(connection, COUNTED, [_counted_row(*batch, _EPOCH, None) for batch in counted])
+            _upsert(connection, COUNTED, [_counted_row(*batch, moment_of(0), None) for batch in counted])
 
 
 def _has(connection: Connection, app_id: str, batch_id: int) -> bool:
@@ -234,7 +234,7 @@ def _has(connection: Connection, app_id: str, batch_id: int) -> bool:
 
 def _counted_row(app_id: str, batch_id: int, ingested: datetime, counted: pa.Table | None) -> dict[str, object]:
     newest = None if counted is None else pc.max(counted.column("last_us")).as_py()
-    return {"app_id": app_id, "batch_id": batch_id, "ingested_us": _us(ingested), "newest_us": newest or 0}
+    return {"app_id": app_id, "batch_id": batch_id, "ingested_us": microseconds(ingested), "newest_us": newest or 0}
 
 
 def _count_players(connection: Connection, seen: Sequence[Mapping[str, Any]]) -> None:
@@ -284,12 +284,3 @@ def _upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, ob
     else:
         statement = statement.on_conflict_do_nothing(index_elements=keys)
     connection.execute(statement, rows)
-
-
-def _us(at: datetime) -> int:
-    """Microseconds since 1970."""
-    return (at - _EPOCH) // timedelta(microseconds=1)
-
-
-def _moment(at_us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=at_us)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import reduce
 from operator import and_, or_
 
@@ -28,9 +28,9 @@ from engagement_platform.pipelines.games.event_type import ENVELOPE
 from engagement_platform.pipelines.games.objects import LINE_SCHEMA, BatchObjects
 from engagement_platform.pipelines.games.registry import Registry
 from engagement_platform.pipelines.parts import QUANTILES, kept
+from engagement_platform.sources.lateness import from_microseconds
 from engagement_platform.sources.s3_sqs import S3SqsDataSource
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GROUPS = 16
 """Into so many groups the ids of a batch fall for the search for copies."""
 PLAYER = ("game_id", "player_id")
@@ -106,15 +106,11 @@ def _summary(groups: Sequence[Row]) -> Summary:
             rejected[row["reason_code"]] += row["lines"]
         else:
             accepted[row["of"]] += row["lines"]
-            times[row["of"], row["day"]] = _moment(row["first"]), _moment(row["last"])
+            times[row["of"], row["day"]] = from_microseconds(row["first"]), from_microseconds(row["last"])
     if total is None or not total["lines"]:
         return Summary()
     counts = {"rows_in": total["lines"], "bytes_in": total["bytes"], "unknown_fields": total["unknown_fields"]}
     return Summary(**counts, rejected=rejected, accepted=accepted, times=times, arrival_quantiles_ms=total["arrived"])
-
-
-def _moment(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
 
 
 def without_erased(decoded: DataFrame, tombstones: Tombstones, lake: Lake, sequence: int) -> DataFrame | None:

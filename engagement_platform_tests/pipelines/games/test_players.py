@@ -102,7 +102,7 @@ def test_a_minute_without_events_is_a_zero_and_one_that_is_closed_keeps_its_figu
         events = [("login", {"game_id": "g1", "event_ts": BEGIN + timedelta(minutes=n), "player_id": player})
                   for n in minutes]  # fmt: skip
         store.add("job", batch, groups(events), BEGIN)
-        [grid] = grids(store.figures(BEGIN, until), BEGIN, until)
+        [grid] = grids(store.figures(BEGIN, until), BEGIN, until, ["g1"])
         players: list[float] = grid.values["players"].tolist()
         return players
 
