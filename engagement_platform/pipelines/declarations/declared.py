@@ -16,15 +16,15 @@ from pydantic import ValidationError
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.declarations.kinds import (
-    Declaration,
     KafkaTableDeclaration,
     MaintainedTableDeclaration,
     MergeOnReadEntityDeclaration,
     S3SqsTablesDeclaration,
     ViewAnalyticsDeclaration,
 )
+from engagement_platform.pipelines.games.event_type import Declared
 from engagement_platform.pipelines.games.feed import Feed
-from engagement_platform.pipelines.games.registry import EventTypeRefused
+from engagement_platform.pipelines.games.registry import EventTypeRefused, what_is_wrong
 from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.page_views.job import HOPS, PAGE_VIEWS
 from engagement_platform.pipelines.profiles.entity import Entity
@@ -100,7 +100,7 @@ class Declarations:
         return found[group]
 
 
-_KINDS: Mapping[str, type[Declaration]] = {
+_KINDS: Mapping[str, type[Declared]] = {
     f"{NAMESPACE}.KafkaTable": KafkaTableDeclaration,
     f"{NAMESPACE}.MergeOnReadEntity": MergeOnReadEntityDeclaration,
     f"{NAMESPACE}.MaintainedTable": MaintainedTableDeclaration,
@@ -147,7 +147,7 @@ def declarations(settings: Settings) -> Declarations:
             case S3SqsTablesDeclaration():
                 feed = _feed(path, declared)
                 feeds.append(feed)
-                tables, queue_url = tuple(table.name for table in feed.tables), feed.queue_url
+                tables, queue_url = tuple(table.name for table in feed.tables), declared.queue_url
                 jobs = (feed.job, feed.replay_job)
             case MaintainedTableDeclaration(table=table):
                 maintained.append(table)
@@ -202,7 +202,7 @@ def _feed(path: Path, declared: S3SqsTablesDeclaration) -> Feed:
         raise DeclarationRefused(path, str(error)) from None
 
 
-def _declared(folder: Path) -> Iterator[tuple[Path, Declaration]]:
+def _declared(folder: Path) -> Iterator[tuple[Path, Declared]]:
     for path in sorted(folder.rglob(FILE)):
         try:
             documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
@@ -213,15 +213,11 @@ def _declared(folder: Path) -> Iterator[tuple[Path, Declaration]]:
                 yield path, _read(path, kind, document)
 
 
-def _read(path: Path, kind: type[Declaration], document: Mapping[str, Any]) -> Declaration:
+def _read(path: Path, kind: type[Declared], document: Mapping[str, Any]) -> Declared:
     attributes = document.get("attributes") or {}
     if "{{" in str(attributes):
         raise DeclarationRefused(path, "templates ({{ … }}) are known to Dagster only; write the value itself")
     try:
         return kind.model_validate(attributes)
     except ValidationError as error:
-        wrong = "; ".join(
-            f"{'.'.join(map(str, problem['loc'])) or 'attributes'}: {problem['msg'].removeprefix('Value error, ')}"
-            for problem in error.errors(include_input=False, include_url=False)
-        )
-        raise DeclarationRefused(path, wrong) from None
+        raise DeclarationRefused(path, what_is_wrong(error, "attributes")) from None

@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from engagement_platform.pipelines.games.event_type import Cleaning, EventType, FieldType, Partitioning
+from engagement_platform.pipelines.games.event_type import Cleaning, Declared, EventType, FieldType, Partitioning
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.registry import read_folder, what_is_wrong
 from engagement_platform.pipelines.kafka_tables import tables as streams
@@ -22,13 +22,7 @@ from engagement_platform.sources import column_types
 from engagement_platform.sources.messages import ValueType
 
 
-class Declaration(BaseModel):
-    """What may stand under `attributes` of one component; a name that nobody knows is refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class DeclaredColumn(Declaration):
+class DeclaredColumn(Declared):
     """One column of an entity, where it has more than a type. None is required: a change has some columns only."""
 
     type: ValueType = Field(description="string, long, double, boolean, date or timestamp.")
@@ -45,7 +39,7 @@ Columns = Annotated[
 ]
 
 
-class StreamColumn(Declaration):
+class StreamColumn(Declared):
     """One column of a Kafka table, where it has more than a type."""
 
     type: str = Field(description=f"{column_types.KINDS}.")
@@ -77,7 +71,7 @@ def _column(name: str, given: str | StreamColumn) -> streams.Field:
     return streams.Field(name, kind, column.description or _comment(name), column.required)
 
 
-class KafkaTableDeclaration(Declaration):
+class KafkaTableDeclaration(Declared):
     """A Kafka topic whose records land in an append-only Delta table, exactly once; others go to quarantine."""
 
     topic: str = Field(min_length=1, description="Kafka topic, on the broker of the settings.")
@@ -124,7 +118,7 @@ class KafkaTableDeclaration(Declaration):
         return self
 
 
-class MaintainedTableDeclaration(Declaration):
+class MaintainedTableDeclaration(Declared):
     """A Delta table of the lake that another program writes: checked and maintained like the platform's own."""
 
     table: str = Field(description="The table, such as shop/order: its folder below the lake's root.")
@@ -132,7 +126,6 @@ class MaintainedTableDeclaration(Declaration):
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The name's parts."""
         return tuple(self.table.split("/"))
 
     @model_validator(mode="after")
@@ -142,7 +135,7 @@ class MaintainedTableDeclaration(Declaration):
         return self
 
 
-class MergeOnReadEntityDeclaration(Declaration):
+class MergeOnReadEntityDeclaration(Declared):
     """A keyed thing whose columns arrive a few at a time: a changeset, a base, and a view over both."""
 
     topic: str = Field(min_length=1, description="Kafka topic of its changes, on the broker of the settings.")
@@ -181,7 +174,7 @@ class MergeOnReadEntityDeclaration(Declaration):
         return self
 
 
-class DeclaredField(Declaration):
+class DeclaredField(Declared):
     """One field of an event, where it has more than a type."""
 
     type: FieldType = Field(description="string, long, double, boolean, date, timestamp or array<string>.")
@@ -196,7 +189,7 @@ class DeclaredField(Declaration):
     at_most: float | None = Field(default=None, description="Greatest number that is allowed.")
 
 
-class DeclaredType(Declaration):
+class DeclaredType(Declared):
     """One type of event, and by that one table."""
 
     description: str = Field(description="What the table holds; shown in the UI.")
@@ -211,7 +204,7 @@ class DeclaredType(Declaration):
     )
 
 
-class S3SqsTablesDeclaration(Declaration):
+class S3SqsTablesDeclaration(Declared):
     """Objects that S3 announces in a queue, whose events land in an append-only Delta table for each type."""
 
     name: str = Field(pattern="^[a-z][a-z0-9_]{0,49}$", description="First part of its tables' names, such as arcade.")
@@ -269,7 +262,7 @@ def _event_field(name: str, given: FieldType | DeclaredField) -> dict[str, objec
     return {**given.model_dump(), "comment": given.comment or comment}
 
 
-class ViewAnalyticsDeclaration(Declaration):
+class ViewAnalyticsDeclaration(Declared):
     """Page views, sessions of them, and days of those."""
 
     cron: str = Field(default="* * * * *", description="How often the hops are run.")

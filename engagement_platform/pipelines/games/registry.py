@@ -78,7 +78,9 @@ def parse(file: str, text: str, group: str = GROUP) -> EventType:
         raise EventTypeRefused(file, what_is_wrong(error)) from None
 
 
-def what_is_wrong(error: ValidationError) -> str:
-    """Each field and what is wrong with it, in one line."""
-    errors = error.errors(include_url=False, include_input=False, include_context=False)
-    return "; ".join(f"{'.'.join(map(str, each['loc'])) or 'it'}: {each['msg']}" for each in errors)
+def what_is_wrong(error: ValidationError, whole: str = "it") -> str:
+    """Each field and what is wrong with it, in one line; no values. whole: what to call the model itself."""
+    return "; ".join(
+        f"{'.'.join(map(str, each['loc'])) or whole}: {each['msg'].removeprefix('Value error, ')}"
+        for each in error.errors(include_url=False, include_input=False, include_context=False)
+    )
