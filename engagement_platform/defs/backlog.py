@@ -7,7 +7,6 @@ and its threads.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from engagement_platform.engine.job import Stores
@@ -15,19 +14,10 @@ from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.pipelines.games.backlog import backlog as objects_waiting
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.jobs import PATIENCE, open_stores, topic_of
+from engagement_platform.pipelines.status import Waiting as Pending
 from engagement_platform.pipelines.status import in_tables, unread_from
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
-
-
-@dataclass(frozen=True)
-class Announced:
-    """Objects of game events that no finished batch has read."""
-
-    backlog: int
-    """Messages, as SQS estimates them; a batch under way counts."""
-    since: datetime | None
-    """Since when at least, UTC; None when none wait."""
 
 
 class Waiting:
@@ -48,7 +38,6 @@ class Waiting:
         return self._sources.setdefault(topic, KafkaSource(topic, self.settings.kafka))
 
     def checkpoint(self, job: str) -> BatchRecord | None:
-        """The last batch of a job."""
         return self.stores.checkpoints.latest(job)
 
     def backlog(self, job: str, topic: str | None = None) -> int:
@@ -75,8 +64,8 @@ class Waiting:
         first = [timestamp for timestamp in source.first_timestamps(waiting).values() if timestamp is not None]
         return datetime.fromtimestamp(min(first) / 1000, UTC) if first else None
 
-    def announced(self, feed: Feed, now: datetime) -> Announced:
-        """Objects of a feed's events that wait in its queue. Raises NoGameQueue, QueueUnavailable.
+    def announced(self, feed: Feed, now: datetime) -> Pending:
+        """Messages about objects of a feed that no finished batch has read. Raises NoGameQueue, QueueUnavailable.
 
         SQS does not tell how old its messages are. So: since they were first seen waiting here, or since the last
         batch, which took what was waiting then; those of an unfinished batch wait since it was planned.
@@ -88,7 +77,7 @@ class Waiting:
             done = last.state is JobState.SUCCEEDED
             since = max(since, last.updated_ts) if done else min(since, last.manifest.ingestion_ts)
         self._announced[feed.job] = since
-        return Announced(backlog, since)
+        return Pending(backlog, since)
 
 
 _lock = threading.Lock()

@@ -46,12 +46,10 @@ def objects_key(feed: Feed) -> dg.AssetKey:
 
 
 def objects_spec(feed: Feed) -> dg.AssetSpec:
-    """What everything comes from; filled by others."""
-    bucket = f"`{feed.bucket}`" if feed.bucket else "`games.bucket`"
-    queue = f"`{feed.queue_url}`" if feed.queue_url else "`games.queue_url`"
+    bucket, queue = (feed.own.get(name, f"games.{name}") for name in ("bucket", "queue_url"))
     return dg.AssetSpec(
         objects_key(feed),
-        description=f"Objects of JSON lines in the bucket {bucket}, announced in the queue {queue}.",
+        description=f"Objects of JSON lines in the bucket `{bucket}`, announced in the queue `{queue}`.",
         group_name=SOURCES,
         kinds={"s3"},
     )
@@ -69,11 +67,10 @@ def fresh(looked: Waiting, feed: Feed, now: datetime) -> dg.AssetCheckResult:
         if feed.settings(looked.settings).games.queue_url is not None:
             return cannot_tell(objects, FRESH, error)
         return dg.AssetCheckResult(passed=True, asset_key=objects, check_name=FRESH, description=str(error))
-    return freshness_result(objects, waits.since, waits.backlog, now, looked.settings.quality.freshness)
+    return freshness_result(objects, waits.since, waits.rows, now, looked.settings.quality.freshness)
 
 
 def tables_of(feed: Feed) -> Tables:
-    """The tables that a run materializes."""
     wrote = {table: ROWS_OF + table.key[-1] for table in feed.tables}
     return Tables(dict.fromkeys(feed.tables, TABLES), publishes=feed.quarantine, wrote=wrote, sparse=True, by_day=True)
 
@@ -87,7 +84,7 @@ def ingestion(feed: Feed, group: str) -> Ingestion:
         pool=group,
         tables=tables_of(feed),
         declared=lambda _settings: feed,
-        unknown=PlatformError,
+        unknown=(PlatformError,),
         interval=BATCH_EVERY,
         beside=judging if group == GAMES_GROUP else None,
         description="Events from S3, batch after batch, exactly once; days before today are replayed.",

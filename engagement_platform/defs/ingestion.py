@@ -23,7 +23,6 @@ from engagement_platform.defs.specs import ingestion_days, key_of
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance, Callbacks, MicroBatchJob
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.jobs import Declared, build_job, close_source
 from engagement_platform.pipelines.parts import Parts
@@ -116,18 +115,6 @@ def drain_policy(context: Context, opened: Opened, interval: timedelta = timedel
     return DrainPolicy(asked.idle_timeout, asked.poll, asked.max_duration, least, gives_way(context))
 
 
-def conservation(
-    table: Table, reports: Sequence[BatchReport], refused: str | None = None, name: str = CONSERVATION
-) -> dg.AssetCheckResult:
-    """Whether the batches of one run account for each record. refused: why the engine did not finalize a batch."""
-    wrong = unbalanced(reports) + ([refused] if refused else [])
-    sums = {
-        count: sum(report.counts.get(count, 0) for report in reports)
-        for count in ("rows_in", "landed", "duplicates", "quarantined")
-    }
-    return check_result(key_of(table), name, "; ".join(wrong), {"batches": len(reports), **sums})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Drain:
     """A job that makes batches of what waits for it, in runs of its own or in one that serves several (`shared_drain`).
@@ -141,7 +128,7 @@ class Drain:
     tables: Tables
     declared: Callable[[Settings], Declared | None] = field(default=lambda _settings: None)
     """What it is a job of, where that can be declared, under the settings of a run."""
-    unknown: type[PlatformError] | tuple[type[PlatformError], ...] = NOT_THERE
+    unknown: tuple[type[PlatformError], ...] = NOT_THERE
     """Errors of the source after which a sensor launches nothing. After any other, such as offsets that expired, it
     launches a run, which fails with the sentence that says so, and failed runs are alerts."""
     interval: timedelta = timedelta(0)
@@ -153,14 +140,13 @@ class Drain:
         return self.job.replace("-", "_")
 
     def build(self, opened: Opened, callbacks: Callbacks) -> MicroBatchJob[Any]:
-        """The job, on an open session."""
         return build_job(self.job, opened.parts(callbacks), self.declared(opened.settings))
 
     def backlog(self, looked: Waiting) -> int:
         """How much waits: messages, objects or rows. Raises what the source raises."""
         declared = self.declared(looked.settings)
         if isinstance(declared, Feed):
-            return looked.announced(declared, datetime.now(UTC)).backlog
+            return looked.announced(declared, datetime.now(UTC)).rows
         return looked.backlog(self.job, declared.topic if declared else None)
 
     def run(self, context: Context, platform: Platform, *, once: bool = False) -> None:
@@ -234,7 +220,13 @@ class Ingestion(Drain):
 
     def result(self, reports: Sequence[BatchReport], refused: str | None = None) -> dg.AssetCheckResult:
         """Whether the batches of one run account for each record. refused: why the last one was not finalized."""
-        return conservation(self.tables.summary, reports, refused, self.check)
+        wrong = unbalanced(reports) + ([refused] if refused else [])
+        sums = {
+            count: sum(report.counts.get(count, 0) for report in reports)
+            for count in ("rows_in", "landed", "duplicates", "quarantined")
+        }
+        shown = {"batches": len(reports), **sums}
+        return check_result(key_of(self.tables.summary), self.check, "; ".join(wrong), shown)
 
     def _batches(
         self, context: dg.AssetExecutionContext, opened: Opened, days: Sequence[date], drains: bool

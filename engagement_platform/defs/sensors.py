@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import dagster as dg
@@ -115,15 +116,12 @@ def recent_runs(instance: dg.DagsterInstance, job: str, assets: dg.AssetsDefinit
     for run in instance.get_runs(dg.RunsFilter(statuses=list(IN_PROGRESS)), limit=100):
         if run.job_name == job or (run.asset_selection and ours & run.asset_selection):
             return Recent(run.status.value)
-    newest = instance.get_run_records(dg.RunsFilter(job_name=job), limit=10)
-    failures = 0
-    for record in newest:
-        if record.dagster_run.status is not dg.DagsterRunStatus.FAILURE:
-            break
-        failures += 1
-    if not newest:
+    records = instance.get_run_records(dg.RunsFilter(job_name=job), limit=10)
+    if not records:
         return Recent()
-    return Recent(None, failures, newest[0].create_timestamp.timestamp(), newest[0].start_time, newest[0].end_time)
+    failed = list(takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, records))
+    last = records[0]
+    return Recent(None, len(failed), last.create_timestamp.timestamp(), last.start_time, last.end_time)
 
 
 def why_not(backlog: int, recent: Recent, now: float, longest_pause_s: float = LONGEST_PAUSE_S) -> str | None:
@@ -174,8 +172,7 @@ def backlog_sensor(
 
 
 def waiting_for(
-    backlog: Callable[[], int],
-    unknown: type[PlatformError] | tuple[type[PlatformError], ...] = NOT_THERE,
+    backlog: Callable[[], int], unknown: tuple[type[PlatformError], ...] = NOT_THERE
 ) -> tuple[int | None, str | None]:
     """How much waits, None where the source cannot say (it raises an error of these), and why it cannot.
 

@@ -60,7 +60,7 @@ class Services:
             children.append(broker.child(dict.fromkeys(topics(settings, declared), ports.kafka_partitions)))
             record.write_text(broker.bootstrap_servers)
         if self.aws:
-            queues = [(str(feed.bucket), str(feed.queue_url)) for feed in declared.feeds]
+            queues = [(feed.own["bucket"], feed.own["queue_url"]) for feed in declared.feeds]
             children.append(EmbeddedAws(settings.embedded.aws_port, queues).child())
         return children
 

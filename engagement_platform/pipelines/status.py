@@ -65,10 +65,10 @@ def first_batch_day(settings: Settings) -> date | None:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Rows of the engagement tables that a job has yet to take."""
+    """What a job has yet to take: rows of the engagement tables, or messages about objects."""
 
     rows: int = 0
-    """At least, as `rows_above` counts; 0: nothing waits."""
+    """Rows at least, as `rows_above` counts, or messages as SQS estimates them; 0: nothing waits."""
     since: datetime | None = None
     """When the oldest batch that may have them was planned, UTC; None: nothing waits, or only what a redrive or a
     re-reading brought."""

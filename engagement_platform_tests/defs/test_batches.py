@@ -12,8 +12,7 @@ import dagster as dg
 
 from engagement_platform.defs.batches import Batch, Tables, last_batches, log_line, total, unbalanced
 from engagement_platform.defs.batches import table_metadata as metadata_of
-from engagement_platform.defs.engagement import ENGAGEMENT_TABLES
-from engagement_platform.defs.ingestion import conservation
+from engagement_platform.defs.engagement import ENGAGEMENT_TABLES, ENGAGEMENTS
 from engagement_platform.defs.specs import DATA_TABLE
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest
@@ -117,11 +116,11 @@ def test_the_picture_runs_from_the_oldest_to_the_newest_batch() -> None:
 def test_balanced_batches_conserve_and_one_that_loses_a_record_is_named() -> None:
     lossy = report(4, {**COUNTS, "landed": 6})
     assert unbalanced([report(), lossy]) == ["ingest-engagements batch 4 received 10 and accounts for 9"]
-    assert conservation(DATA_TABLE, [report(), report(4)]).passed is True
-    refused = conservation(DATA_TABLE, [report(), lossy])
+    assert ENGAGEMENTS.result([report(), report(4)]).passed is True
+    refused = ENGAGEMENTS.result([report(), lossy])
     assert (refused.passed, refused.description) == (False, "ingest-engagements batch 4 received 10 and accounts for 9")
 
 
 def test_a_batch_that_the_engine_refused_fails_the_check() -> None:
-    result = conservation(DATA_TABLE, [report()], "batch 4 received 10 records but accounts for 9")
+    result = ENGAGEMENTS.result([report()], "batch 4 received 10 records but accounts for 9")
     assert result.passed is False

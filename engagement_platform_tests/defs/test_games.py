@@ -12,11 +12,10 @@ import pytest
 from engagement_platform.definitions import defs
 from engagement_platform.defs import games
 from engagement_platform.defs.backlog import Waiting
-from engagement_platform.defs.ingestion import conservation
 from engagement_platform.defs.platform import Platform
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Manifest
-from engagement_platform.pipelines.games.event_type import QUARANTINE as QUARANTINE_TABLE
+from engagement_platform.pipelines.games.event_type import GROUP
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.settings import Settings
 from engagement_platform_tests.pipelines.games.conftest import World, world  # noqa: F401
@@ -65,7 +64,8 @@ def reported(**counts: int) -> BatchReport:
     ],
 )
 def test_row_sums_fail_when_a_line_is_lost_or_a_table_has_other_rows(counts: dict[str, int], passes: bool) -> None:
-    assert conservation(QUARANTINE_TABLE, [reported(**counts)]).passed == passes
+    landing = games.ingestion(shipped(Settings()), GROUP)
+    assert landing.result([reported(**counts)]).passed == passes
 
 
 def test_objects_that_wait_too_long_fail_the_check_and_a_batch_clears_it(

@@ -23,7 +23,8 @@ class Feed:
     """First part of the tables' names."""
     types: Registry
     own: Mapping[str, str] = field(default_factory=dict)
-    """Settings of `games` that are its own, such as queue_url and bucket; the others are those of everybody."""
+    """Settings of `games` that are its own: queue_url, bucket and prefix of a declared feed; the others are those of
+    everybody."""
 
     @property
     def job(self) -> str:
@@ -37,23 +38,12 @@ class Feed:
 
     @property
     def quarantine(self) -> Table:
-        """Refused events, whole."""
         return quarantine_of(self.group)
 
     @cached_property
     def tables(self) -> tuple[Table, ...]:
         """The tables that a batch writes, in its order: of refused events, then of each type."""
         return (self.quarantine, *(declared.table for declared in self.types.values()))
-
-    @property
-    def queue_url(self) -> str | None:
-        """Its own queue; None: the one that the settings name."""
-        return self.own.get("queue_url")
-
-    @property
-    def bucket(self) -> str | None:
-        """Its own bucket; None: the one that the settings name."""
-        return self.own.get("bucket")
 
     def settings(self, settings: Settings) -> Settings:
         """The settings as its jobs go by them."""
