@@ -142,7 +142,6 @@ def send_alerts(context: dg.SensorEvaluationContext, settings: Settings) -> Answ
 
 
 def definitions() -> dg.Definitions:
-    """The sensor of this module."""
     sends = sensor(
         "send_alerts",
         send_alerts,

@@ -104,8 +104,7 @@ def _sums(figures: Iterable[Mapping[str, int]] | Iterable[Mapping[str, float]]) 
     """By name; those that are zero stay."""
     sums: Counter[str] = Counter()
     for each in figures:
-        for name, figure in each.items():
-            sums[name] += figure  # type: ignore[assignment]
+        sums.update(each)
     return dict(sums)
 
 

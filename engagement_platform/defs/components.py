@@ -61,9 +61,7 @@ class Described(dg.Resolvable):
     def model(cls) -> type[BaseModel]:
         """What may stand under `attributes`."""
         made = super().model()
-        own: dict[str, str | None] = {}
-        if issubclass(cls, BaseModel):
-            own = {name: field.description for name, field in cls.model_fields.items()}
+        own = {name: field.description for name, field in getattr(cls, "model_fields", {}).items()}
         lacking = [name for name, field in made.model_fields.items() if not field.description and own.get(name)]
         for name in lacking:
             made.model_fields[name].description = own[name]
@@ -108,7 +106,6 @@ class KafkaTable(KafkaTableDeclaration, Described, dg.Component):
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """Assets, checks, job and sensor."""
         return stream_definitions(self.stream)
 
 
@@ -126,7 +123,6 @@ class MaintainedTable(MaintainedTableDeclaration, Described, dg.Component):
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """Asset, checks, job and sensor."""
         asset = dg.AssetSpec(
             list(self.path),
             description=self.description or "A table that others write.",
@@ -156,7 +152,6 @@ class MergeOnReadEntity(MergeOnReadEntityDeclaration, Described, dg.Component):
     """
 
     def build_defs(self, context: dg.ComponentLoadContext | None = None) -> dg.Definitions:  # noqa: ARG002
-        """Assets, checks, jobs, sensors and schedule."""
         declared = DeclaredEntity(self.topic, self.entity)
         parts = EntityParts(self.entity, topic_key(self.topic), lambda _settings: declared)
         tables = [key_of(table) for table in (self.entity.changeset, self.entity.base)]
@@ -185,7 +180,6 @@ class S3SqsTables(S3SqsTablesDeclaration, Described, dg.Component):
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        """Assets, checks, jobs and sensor."""
         return declared_definitions(self.feed(context.path))
 
 
@@ -202,5 +196,4 @@ class ViewAnalytics(ViewAnalyticsDeclaration, Described, dg.Component):
     """
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:  # noqa: ARG002
-        """Assets, checks, job and schedule."""
         return page_view_definitions(self.cron)

@@ -50,7 +50,6 @@ REQUESTS = Ingestion(
 
 
 def definitions() -> dg.Definitions:
-    """Assets, jobs and sensors of this module."""
     view = view_spec(
         "engagement/current",
         [DATA_TABLE, ALIAS, CHANGESET],

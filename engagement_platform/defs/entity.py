@@ -45,7 +45,6 @@ WHY = "engagement_platform/why"
 
 
 def changeset_tables(entity: Entity, quarantine_process: str = "quarantine") -> Tables:
-    """The tables that batches of changes write."""
     return Tables({entity.changeset: "changeset"}, {QUARANTINE: quarantine_process}, by_day=True)
 
 
@@ -61,7 +60,6 @@ class EntityParts:
 
     @cached_property
     def changes(self) -> Ingestion:
-        """Changes from Kafka, one partition a batch."""
         entity = self.entity
         return Ingestion(
             job=entity.ingest_job,
@@ -78,7 +76,6 @@ class EntityParts:
 
     @cached_property
     def moves(self) -> Drain:
-        """Rematerializations: changes that wait, moved into the base."""
         return Drain(
             job=self.entity.rematerialize_job,
             pool=f"{self.entity.name}_materialized",
@@ -88,7 +85,6 @@ class EntityParts:
 
     @cached_property
     def base_asset(self) -> dg.AssetsDefinition:
-        """The base, written by rematerializations."""
         entity = self.entity
 
         @dg.multi_asset(
@@ -122,7 +118,6 @@ class EntityParts:
     def moves_by_cadence(
         self, context: dg.ScheduleEvaluationContext, settings: Settings
     ) -> dg.RunRequest | dg.SkipReason:
-        """A rematerialization when it is time."""
         looked = waiting(settings)
         return self.move_request(context.instance, looked, self._waits(looked)[1], by_cadence=True)
 
@@ -159,12 +154,10 @@ class EntityParts:
         return dg.RunRequest(tags={WHY: why})
 
     def results(self, looked: Waiting) -> list[dg.AssetCheckResult]:
-        """All checks that need no run, as they are now."""
         declared = self.declared(looked.settings)
         return entity_results(declared.entity, looked, declared.topic)
 
     def definitions(self) -> dg.Definitions:
-        """Assets, jobs, checks, sensors and schedule."""
         entity, name = self.entity, self.entity.name
         move_job = dg.define_asset_job(
             self.moves.dagster_job,

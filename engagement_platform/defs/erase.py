@@ -60,7 +60,6 @@ def erase_subjects() -> None:
 
 
 def definitions() -> dg.Definitions:
-    """Job and sensor of this module."""
     unfinished = unfinished_sensor(
         "erasure_unfinished",
         erase_subjects.name,

@@ -71,20 +71,22 @@ def selected(
     context: dg.AssetCheckExecutionContext, results: Sequence[dg.AssetCheckResult]
 ) -> Iterator[dg.AssetCheckResult]:
     """Those a run asked for: one that materializes some assets by hand asks for the checks of those."""
-    for result in results:
-        assert result.asset_key is not None
-        assert result.check_name is not None
-        if dg.AssetCheckKey(result.asset_key, result.check_name) in context.selected_asset_check_keys:
-            yield result
+    yield from (result for result in results if _check_of(result) in context.selected_asset_check_keys)
+
+
+def _check_of(result: dg.AssetCheckResult) -> dg.AssetCheckKey:
+    """Which check a result is of; Dagster leaves that open for checks in an op of their own."""
+    assert result.asset_key is not None
+    assert result.check_name is not None
+    return dg.AssetCheckKey(result.asset_key, result.check_name)
 
 
 def evaluation(result: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     """A result as an event that can be reported outside the op that its check belongs to."""
-    assert result.asset_key is not None
-    assert result.check_name is not None
+    check = _check_of(result)
     return dg.AssetCheckEvaluation(
-        asset_key=result.asset_key,
-        check_name=result.check_name,
+        asset_key=check.asset_key,
+        check_name=check.name,
         passed=bool(result.passed),
         metadata=dict(result.metadata or {}),
         severity=result.severity,
@@ -105,14 +107,13 @@ def report_news(context: dg.SensorEvaluationContext, results: Sequence[dg.AssetC
     The cursor remembers what was reported: check -> [passed, Unix time].
     """
     reported: dict[str, tuple[bool, float]] = json.loads(context.cursor or "{}")
-    keys, now = [result.asset_key for result in results if result.asset_key], time.time()
-    written = context.instance.get_latest_materialization_events(keys)
+    now, asked = time.time(), [(_check_of(result), result) for result in results]
+    written = context.instance.get_latest_materialization_events([check.asset_key for check, _ in asked])
     news = []
-    for result in results:
-        assert result.asset_key is not None
-        name = f"{result.asset_key.to_user_string()}:{result.check_name}"
+    for check, result in asked:
+        name = f"{check.asset_key.to_user_string()}:{check.name}"
         passed, at = reported.get(name, (None, 0.0))
-        event = written.get(result.asset_key)
+        event = written.get(check.asset_key)
         old = now - at >= REPORT_AGAIN_AFTER.total_seconds() or (event is not None and at < event.timestamp)
         if passed != result.passed or old:
             news.append(result)

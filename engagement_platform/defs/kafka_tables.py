@@ -18,7 +18,6 @@ from engagement_platform.pipelines.kafka_tables.tables import Stream
 
 
 def stream_definitions(stream: Stream) -> dg.Definitions:
-    """Everything of one stream."""
     landing, table = ingestion(stream), key_of(stream.table)
 
     def fresh(looked: Waiting) -> list[dg.AssetCheckResult]:
@@ -40,12 +39,10 @@ def stream_definitions(stream: Stream) -> dg.Definitions:
 
 
 def stream_tables(stream: Stream, quarantine_process: str = "tables") -> Tables:
-    """The tables that batches of a stream write."""
     return Tables({stream.table: "tables", stream.quarantine: quarantine_process})
 
 
 def ingestion(stream: Stream) -> Ingestion:
-    """The table and its quarantine, filled by drain runs."""
     source, group = [topic_key(stream.topic)], stream.key[0]
     return Ingestion(
         job=stream.job,

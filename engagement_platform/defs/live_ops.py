@@ -85,8 +85,6 @@ def _newest(figures: Sequence[Mapping[str, object]]) -> list[dict[str, str]]:
 
 
 def live_ops_asset(types: Registry) -> dg.AssetsDefinition:
-    """The asset over the tables of these types."""
-
     @dg.asset(
         key=LIVE_OPS,
         deps=[key_of(declared.table) for declared in types.values()],
@@ -177,7 +175,6 @@ def _judged(instance: dg.DagsterInstance) -> float:
 
 
 def definitions() -> dg.Definitions:
-    """The asset, the job that materializes it, and the sensor that launches that."""
     settings = Settings()
     asset = live_ops_asset(registry(settings.games.declarations))
     job = dg.define_asset_job(

@@ -202,7 +202,6 @@ def organizations_found(context: dg.SensorEvaluationContext, settings: Settings)
 
 
 def definitions() -> dg.Definitions:
-    """Jobs, schedules, the asset and the sensor of this module."""
     # At night, one after the other; the pool keeps them apart where they take longer. VACUUM comes last, so that the
     # day's own rewrites begin to count.
     schedules = [

@@ -55,5 +55,4 @@ def redrive_quarantine() -> None:
 
 
 def definitions() -> dg.Definitions:
-    """The job of this module."""
     return dg.Definitions(jobs=[redrive_quarantine])

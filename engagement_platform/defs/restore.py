@@ -70,7 +70,6 @@ def restore_tables() -> None:
 
 
 def definitions() -> dg.Definitions:
-    """Job and sensor of this module."""
     unfinished = unfinished_sensor(
         "restore_unfinished",
         restore_tables.name,

@@ -70,6 +70,5 @@ def remove_old_runs() -> None:
 
 
 def definitions() -> dg.Definitions:
-    """The job and its schedule."""
     nightly = schedule(remove_old_runs.name, "0 4 * * *", "Removes every night what is older than `dagster.retention`.")
     return dg.Definitions(jobs=[remove_old_runs], schedules=[nightly])

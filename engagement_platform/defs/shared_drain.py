@@ -84,7 +84,6 @@ def _look(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
 
 
 def definitions() -> dg.Definitions:
-    """The job and its sensor."""
     backlog = sensor(
         "pipelines_backlog",
         _look,

@@ -109,7 +109,6 @@ def topic_spec(key: dg.AssetKey, what: str, setting: str) -> dg.AssetSpec:
 
 
 def topic_specs() -> list[dg.AssetSpec]:
-    """The topics that engagements, requests and profiles come from."""
     requests = "requests to convert, delete, rename or update"
     return [
         topic_spec(ENGAGEMENTS_TOPIC, "engagement events", "kafka.engagements_topic"),

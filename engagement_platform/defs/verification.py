@@ -210,7 +210,6 @@ def verify_after_batches(context: dg.SensorEvaluationContext, settings: Settings
 
 
 def definitions() -> dg.Definitions:
-    """Checks, job and sensor of this module."""
     after_batches = sensor(
         "verify_after_batches",
         verify_after_batches,

@@ -39,7 +39,6 @@ class GameReason(StrEnum):
     sentence: str
 
     def __new__(cls, code: str, sentence: str = "") -> GameReason:
-        """The code is the value."""
         made = str.__new__(cls, code)
         made._value_, made.sentence = code, sentence
         return made
@@ -76,7 +75,6 @@ class EventLimits(NamedTuple):
 
     @classmethod
     def of(cls, settings: Settings) -> EventLimits:
-        """The limits that the settings name."""
         return cls(DecodingLimits.of(settings.decoding), settings.games.max_lateness, settings.games.max_ahead)
 
     def refused_time(self, event_ts: datetime, arrived: datetime) -> GameReason | None:

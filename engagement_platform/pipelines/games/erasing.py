@@ -36,7 +36,6 @@ class PlayersKept(Erasable):
         return gone
 
     def left(self, subject: Subject) -> int:
-        """How many rows there are of the player."""
         engine = open_engine(self.settings.store_url)
         with reading(engine) as connection:
             counts = (select(func.count()).where(_player(table, subject)) for table in _tables_of_players(engine))

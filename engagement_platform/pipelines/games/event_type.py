@@ -116,7 +116,6 @@ class EventType(Declared):
 
     @cached_property
     def table(self) -> Table:
-        """The table its events go into."""
         own = (Column(name, field.type, field.comment) for name, field in self.fields.items())
         return Table(
             key=(self.group, self.name),
@@ -133,7 +132,6 @@ QUARANTINE_NAME = "quarantine"
 
 @cache
 def quarantine_of(group: str) -> Table:
-    """The table of refused events of the types of one group."""
     return Table(
         key=(group, QUARANTINE_NAME),
         description="Every refused event, whole, with its reason and where it came from.",

@@ -254,7 +254,6 @@ def open_batch(lake: Lake, manifest: Manifest, feed: Feed, objects: BatchObjects
 
 
 def describe(work: GameBatch) -> Mapping[str, object]:
-    """What people want to see of a batch beside its counts."""
     return {
         "rejected": dict(work.stays.rejected),
         "produced_quantiles_ms": list(work.found.arrival_quantiles_ms),

@@ -154,7 +154,6 @@ class QueueSource(ObjectSource):
         return None if end == begin else ({BATCH: int(str(begin["batch"]))}, {BATCH: int(str(end["batch"]))})
 
     def objects(self, start: Offsets, end: Offsets) -> BatchObjects:
-        """The objects of a range; the same ones each time."""
         with self._remembered():
             shares = self._reader.partitions(self._offset(start), self._offset(end))
         if not shares:
@@ -210,7 +209,6 @@ class ReplaySource(ObjectSource):
         return None if planned == after else ({BATCH: after}, {BATCH: planned})
 
     def objects(self, start: Offsets, end: Offsets) -> BatchObjects:
-        """The objects of a range."""
         found = self._state.files(self._stream, start[BATCH], end[BATCH])
         if not found:
             raise ObjectsForgotten(self._stream, end[BATCH])

@@ -132,7 +132,6 @@ class Stream:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the declared columns."""
         return tuple(field.name for field in self.fields)
 
     @property
