@@ -15,7 +15,6 @@ from deltalake import DeltaTable
 from engagement_platform.engine.job import Stores
 from engagement_platform.erasing.job import tables
 from engagement_platform.lake import log
-from engagement_platform.lake.added_rows import location
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import current_files
@@ -58,7 +57,7 @@ def _purge(settings: Settings, stores: Stores, table: Table, now: datetime) -> l
         current |= {_checksum_of(path) for path in current}
 
         def unused(paths: Iterable[str]) -> set[Path]:
-            found = {Path(location(uri, path)) for path in paths} - current
+            found = {Path(log.location(uri, path)) for path in paths} - current
             return {path for path in found if path.is_file() and "_delta_log" not in path.relative_to(uri).parts}
 
         for path in unused(

@@ -6,10 +6,8 @@ For consumers that follow a table without Spark; everything else in a log is rea
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -23,8 +21,6 @@ from engagement_platform.lake.erased import is_erasure
 
 BEFORE_ALL = -1
 """The version after which everything is new; Delta's first one is 0."""
-
-_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class AddedRowsUnknown(PlatformError):
@@ -83,7 +79,7 @@ def rows_in(uri: str, file: Added) -> int:
     if file.records is not None:
         return file.records
     refuse_vacuumed(uri, [file])
-    filesystem, path = log.opened(location(uri, file.path))
+    filesystem, path = log.opened(log.location(uri, file.path))
     with filesystem.open_input_file(path) as opened:
         return int(pq.ParquetFile(opened).metadata.num_rows)
 
@@ -92,7 +88,7 @@ def refuse_vacuumed(uri: str, files: Iterable[Added]) -> None:
     """Raise AddedRowsUnknown when one of the files is gone. Cost: a look at each."""
 
     def is_gone(file: Added) -> bool:
-        filesystem, path = log.opened(location(uri, file.path))
+        filesystem, path = log.opened(log.location(uri, file.path))
         return bool(filesystem.get_file_info(path).type != pafs.FileType.File)
 
     if missing := list(filter(is_gone, files)):
@@ -101,15 +97,6 @@ def refuse_vacuumed(uri: str, files: Iterable[Added]) -> None:
             f"{len(missing)} files that {_named(uri, missing[0].version)} and later ones added were removed by VACUUM, "
             f"the first is {missing[0].path} (a longer delta.deletedFileRetentionDuration of the table prevents that)",
         )
-
-
-def location(uri: str, path: str) -> str:
-    """Where a file of the log is: an absolute path or URI, not URL-encoded.
-
-    Decoded once: folders carry their own escapes, so `a%2520b` in the log is the folder `a%20b` of the value `a b`.
-    """
-    decoded = unquote(path)
-    return decoded if _ABSOLUTE.match(path) else f"{uri}/{decoded}"
 
 
 def read_here(uri: str, table: Table, files: Sequence[Added], columns: Sequence[str]) -> pa.Table:
@@ -127,7 +114,7 @@ def read_here(uri: str, table: Table, files: Sequence[Added], columns: Sequence[
 
 
 def _rows_of(uri: str, table: Table, file: Added, schema: pa.Schema) -> pa.Table:
-    filesystem, path = log.opened(location(uri, file.path))
+    filesystem, path = log.opened(log.location(uri, file.path))
     with filesystem.open_input_file(path) as opened:
         # Spark writes INT96, which Arrow else takes for nanoseconds, and those end in 2262.
         parquet = pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")

@@ -29,6 +29,8 @@ _SPARK_TYPES = {"integer": "int", "short": "smallint", "byte": "tinyint"}
 ENTRY = re.compile(r"\d{20}\.json")
 """The name of a commit in a log."""
 
+_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
+
 HISTORY_LOOKBACK = 50
 """Commits searched for a batch's own commit. Between a batch's commit and the look there are its other commits and
 compactions, a handful; 50 leaves room for a maintenance run in between."""
@@ -270,6 +272,15 @@ def opened(place: str) -> tuple[pafs.FileSystem, str]:
 def _remote(root: str) -> pafs.FileSystem:
     """delta-rs's own client: the environment that leads it to the tables leads here too. Kept for its connections."""
     return pafs.PyFileSystem(DeltaStorageHandler(root))
+
+
+def location(uri: str, path: str) -> str:
+    """Where a file of the log is: an absolute path or URI, not URL-encoded.
+
+    Decoded once: folders carry their own escapes, so `a%2520b` in the log is the folder `a%20b` of the value `a b`.
+    """
+    decoded = unquote(path)
+    return decoded if _ABSOLUTE.match(path) else f"{uri}/{decoded}"
 
 
 def tables(root: str) -> list[str]:

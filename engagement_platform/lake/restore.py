@@ -22,7 +22,6 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
-from engagement_platform.lake.added_rows import location
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake, save_under
@@ -118,7 +117,7 @@ def _files(uri: str, name: str, version: int) -> pa.Table:
 
 
 def _missing(uri: str, paths: Sequence[str]) -> list[str]:
-    by_place = {location(uri, path): path for path in paths}
+    by_place = {log.location(uri, path): path for path in paths}
     if not by_place:
         return []
     filesystem, _ = log.opened(uri)

@@ -18,7 +18,7 @@ from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.maintenance.layout.vacuum import floors
 from engagement_platform.pipelines.jobs import open_stores
-from engagement_platform.settings import Settings
+from engagement_platform.settings import ConsumerSettings, Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK
 
@@ -29,7 +29,8 @@ class Lake:
     """A table that grows through delta-rs."""
 
     def __init__(self, folder: Path) -> None:
-        self.settings = Settings(home=folder)
+        # Longer than tables keep files anyway, so that one sees who keeps them.
+        self.settings = Settings(home=folder, consumers=ConsumerSettings(keep_for=timedelta(days=14)))
         self.uri = CLICK.table.uri(self.settings.lake)
         plant.create(self.uri, CLICK.table)
         self.count = 0

@@ -137,7 +137,7 @@ def test_the_rules_find_what_they_look_for() -> None:
     writers = (PACKAGE / "lake" / f"{module}.py" for module in ("lake", "overwrite"))
     kinds = [line.split()[-1] for path in writers for line in writes(path)]
     assert {".format", ".mergeInto", ".sql()"} <= set(kinds)
-    assert looks_at_clocks_or_dice(PACKAGE / "engine" / "job.py")
+    assert looks_at_clocks_or_dice(PACKAGE / "engine" / "database.py")
     assert any(node.attr == "sparkContext" for node in attributes(PACKAGE / "lake" / "session.py"))
 
 

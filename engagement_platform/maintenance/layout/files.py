@@ -21,7 +21,6 @@ from deltalake.exceptions import TableNotFoundError
 
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
-from engagement_platform.lake.added_rows import location
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 """How a null partition value is spelled, as in folder names."""
@@ -207,7 +206,7 @@ def sample_footers(uri: str, paths: Sequence[str], most: int) -> list[bool]:
 
 
 def _compressed(uri: str, path: str) -> bool | None:
-    filesystem, inside = log.opened(location(uri, path))
+    filesystem, inside = log.opened(log.location(uri, path))
     try:
         with filesystem.open_input_file(inside) as file:
             footer = pq.ParquetFile(file).metadata

@@ -24,7 +24,7 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Outcome, Run, planned
 from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.pipelines.jobs import open_stores
-from engagement_platform.settings import LayoutSettings, MaintenanceSettings, Settings
+from engagement_platform.settings import ConsumerSettings, LayoutSettings, MaintenanceSettings, Settings
 from engagement_platform_tests import plant
 
 DATA = engagement.data_table("organization")
@@ -54,7 +54,9 @@ class SeededLake:
 
     @cached_property
     def settings(self) -> Settings:
-        return Settings(home=self.home, maintenance=self.maintenance, layout=self.layout)
+        # Longer than tables keep files anyway, so that one sees who keeps them.
+        consumers = ConsumerSettings(keep_for=timedelta(days=14))
+        return Settings(home=self.home, maintenance=self.maintenance, layout=self.layout, consumers=consumers)
 
     @cached_property
     def stores(self) -> Stores:
