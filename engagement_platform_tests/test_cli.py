@@ -223,6 +223,29 @@ def test_the_version_is_told(call: Callable[..., Call]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("ba", {"batches"}),
+        ("rec", {"recover"}),
+        ("alert ", {"close", "list", "test"}),
+        ("optimize --dry", {"--dry-run"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(typed: str, offered: set[str]) -> None:
+    said = {"_TYPER_COMPLETE_ARGS": f"engagement-platform {typed}", "COMP_WORDS": f"engagement-platform {typed}"}
+    env = {
+        **os.environ,
+        **said,
+        "COMP_CWORD": str(len(typed.split(" "))),
+        "_ENGAGEMENT_PLATFORM_COMPLETE": "complete_bash",
+    }
+    program = Path(sys.executable).with_name("engagement-platform")
+    done = subprocess.run([program], env=env, capture_output=True, text=True, check=True, timeout=60)
+    assert offered <= set(done.stdout.split())
+    assert all(word.startswith(typed.rpartition(" ")[2]) for word in done.stdout.split())
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (("produce",), "give exactly one of"),
