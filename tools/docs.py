@@ -193,8 +193,8 @@ def cli_page() -> str:
     intro = (
         f"{_GENERATED}# Command line\n\n{group.help}\n\nEvery command takes its settings from where "
         "[settings.md](settings.md) says, and `--help`. An error meant for people is one line on stderr with exit "
-        "status 1; settings that cannot be used end a command with 2, before anything starts. A shell completes "
-        "commands and options after `engagement-platform --install-completion`."
+        "status 1; settings that cannot be used end a command with 2, before anything starts. After "
+        "`--install-completion` a shell completes commands and options."
     )
     return "\n\n".join([intro, *(_command(name, command) for name, command in _commands(group))]) + "\n"
 
