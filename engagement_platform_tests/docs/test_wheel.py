@@ -157,7 +157,7 @@ def test_the_wheel_has_all_that_the_package_has_and_no_tests(wheel: Path) -> Non
     assert packed == {*files, "engagement_platform/dagster.yaml"}
     # What is read at run time and is no module.
     suffixes = {PurePosixPath(each).suffix for each in files}
-    assert suffixes == {".py", ".xml", ".toml", ".typed"}
+    assert suffixes == {".java", ".py", ".xml", ".toml", ".typed"}
     assert {"engagement_platform/lake/ivy.xml", "engagement_platform/pipelines/games/events/login.toml"} <= files
 
 
