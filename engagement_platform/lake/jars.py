@@ -133,7 +133,7 @@ def log_store_jar(cache: Path, jars: Sequence[Path]) -> Path:
     """The jar of LOG_STORES, for the Delta and the Hadoop among these jars. Compiled on first use, 2 s, then kept in
     `cache`. Raises JavaMissing, JarsUnavailable.
     """
-    sources = [IVY_FILE.with_name(f"{each.rpartition('.')[2]}.java") for each in log_stores(jars).values()]
+    sources = [Path(__file__).with_name(f"{each.rpartition('.')[2]}.java") for each in log_stores(jars).values()]
     hadoop = next((pyspark_home() / "jars").glob("hadoop-client-api-*.jar"))
     # That for S3 needs most of what S3A needs.
     path = [hadoop, *(jar for jar in jars if len(sources) > 1 or jar.name.startswith("delta-storage-"))]

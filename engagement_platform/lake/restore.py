@@ -98,14 +98,14 @@ def moved(uri: str, name: str, current: int, version: int) -> Moved:
 
 
 def is_as_at(uri: str, name: str, current: int, version: int) -> bool:
-    """Whether a table has the very files that it had at a version. Never where rows may be deleted without a new file.
+    """Whether a table has the very files, columns and properties that it had at a version.
 
-    Raises VersionGone.
+    Never where rows may be deleted without a new file. Raises VersionGone.
     """
-    if "deletionVectors" in (DeltaTable(log.storage_uri(uri), version=current).protocol().reader_features or ()):
-        return False
     then, now = (set(_files(uri, name, each).column("path").to_pylist()) for each in (version, current))
-    return then == now
+    features = DeltaTable(log.storage_uri(uri), version=current).protocol().reader_features or ()
+    unmarked = "deletionVectors" not in features
+    return unmarked and then == now and log.describe(uri, version) == log.describe(uri, current)
 
 
 def _files(uri: str, name: str, version: int) -> pa.Table:

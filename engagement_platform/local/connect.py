@@ -55,7 +55,7 @@ def connect_child(
 ) -> Child:
     """The server as a process to supervise; `work_dir` takes its scratch files. Raises what resolving jars raises.
 
-    host: address to listen on. Whoever reaches the port runs what they want: Connect has no users and no passwords.
+    host: address to listen on. All who reach the port run what they want: Connect has no users and no passwords.
     spark-submit is a shell script that becomes the JVM (exec twice), so the child's process is the server itself; the
     JVM starts `connect_server` as its driver.
     """

@@ -11,8 +11,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -24,7 +25,7 @@ from engagement_platform.lake.contract import Column, ContractBroken, Mode, Tabl
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
 from engagement_platform.lake.lake import MAX_LITERALS, Lake, LakePathRefused, any_of
 from engagement_platform.lake.overwrite import update_rows
-from engagement_platform.lake.restore import restore
+from engagement_platform.lake.restore import is_as_at, restore
 from engagement_platform.settings import LayoutSettings, Settings
 
 THINGS = Table(
@@ -285,3 +286,16 @@ def test_whatever_texts_hold_their_commit_is_found_and_stays_small(lake: Lake) -
     assert (commit.rows_added, commit.bytes_added > 0) == (len(rows), True)
     assert Path(lake.uri(table), "_delta_log", f"{commit.version:020}.json").stat().st_size < 5_000
     assert rows_of(lake, table) == rows
+
+
+def test_a_table_is_as_it_was_at_a_version_by_its_files_columns_and_properties(tmp_path: Path) -> None:
+    uri, rows = str(tmp_path / "table"), pa.table({"id": [1, 2]})
+    write_deltalake(uri, rows)
+    write_deltalake(uri, rows, mode="append")
+    assert not is_as_at(uri, "table", 1, 0)
+    DeltaTable(uri).restore(0)
+    assert is_as_at(uri, "table", 2, 0)
+    assert is_as_at(uri, "table", 2, 2)
+    assert not is_as_at(uri, "table", 2, 1)
+    DeltaTable(uri).alter.set_table_properties({"delta.dataSkippingNumIndexedCols": "0"})
+    assert not is_as_at(uri, "table", 3, 0), "its properties are others"

@@ -211,7 +211,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
             continue
         uri, now = uris[table.name], versions[table.name]
         to = exact[table.name] if table.name in exact else timeline.version_at(place.step, log.markers(uri))
-        if to is None or to == now or is_as_at(uri, table.name, now, to):
+        if to is None or to == now or _is_there(settings, group, table, now, to):
             continue
         _refuse_erased_since(uri, table.name, to)
         files = moved(uri, table.name, now, to)
@@ -268,6 +268,14 @@ def _boundary(
                 return place, {table: to, source: place.version}
     place = timeline.at_version(to, log.markers(uris[table]))
     return place, {} if place.version is None else {table: place.version}
+
+
+def _is_there(settings: Settings, group: Group, table: Table, now: int, to: int) -> bool:
+    """Whether a table is as it was at a version, and so is how far batches are moved into it."""
+    if not is_as_at(table.uri(settings.lake), table.name, now, to):
+        return False
+    moves = group.moving is not None and table.name == group.moving.target.name
+    return not moves or group.mark(settings.lake, table, now) == group.mark(settings.lake, table, to)
 
 
 def _refuse_erased_since(uri: str, name: str, version: int) -> None:

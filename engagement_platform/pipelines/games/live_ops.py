@@ -50,7 +50,7 @@ class LiveOpsJob:
     """Judges the games of one database. clock: for `live_ops.patience` only. Raises StoresUnavailable, ExtraMissing."""
 
     def __init__(self, settings: Settings, *, clock: Callable[[], datetime] = utc_now) -> None:
-        # Not when the first game has two days of figures: whoever starts it is still looking now.
+        # Not when the first game has two days of figures: who starts it is still looking now.
         require("liveops", JUDGING)
         self._settings, self._clock = settings, clock
         engine = open_engine(settings.store_url)
