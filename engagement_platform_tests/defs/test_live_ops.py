@@ -200,15 +200,8 @@ def test_a_run_that_ingests_events_judges_them_once_a_minute_and_says_so_each_re
     assert len(told) == 2
 
 
-def test_games_that_cannot_be_judged_keep_no_event_from_being_ingested(
-    games: Games, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(AUTOMATIC, "true")
-
-    def fails(_job: LiveOpsJob) -> Judged:
-        raise ZeroDivisionError("a figure of nothing")
-
-    monkeypatch.setattr(LiveOpsJob, "run", fails)
+def drained(instance: dg.DagsterInstance) -> list[str]:
+    """What the log of a run says that drains nothing and judges once. The run has to succeed."""
 
     @dg.op
     def drain(context: dg.OpExecutionContext) -> None:
@@ -220,7 +213,20 @@ def test_games_that_cannot_be_judged_keep_no_event_from_being_ingested(
 
     done = drains.execute_in_process(instance=instance)
     assert done.success
-    said = [entry.user_message for entry in instance.all_logs(done.run_id)]
+    return [entry.user_message for entry in instance.all_logs(done.run_id)]
+
+
+def test_games_that_cannot_be_judged_keep_no_event_from_being_ingested(
+    games: Games, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(AUTOMATIC, "true")
+
+    def fails(_job: LiveOpsJob) -> Judged:
+        raise ZeroDivisionError("a figure of nothing")
+
+    monkeypatch.setattr(LiveOpsJob, "run", fails)
+
+    said = drained(instance)
     assert any("a figure of nothing" in text for text in said)
     assert instance.get_latest_materialization_event(LIVE_OPS) is None
 
@@ -232,17 +238,7 @@ def test_without_what_judges_games_they_are_ingested_and_who_asks_is_told(
     games.append("login", [{"game_id": "g1", "event_ts": BEGIN, "player_id": "p"}], BEGIN)
     without("statsmodels")
 
-    @dg.op
-    def drain(context: dg.OpExecutionContext) -> None:
-        judging(context, Settings())()
-
-    @dg.job
-    def drains() -> None:
-        drain()
-
-    done = drains.execute_in_process(instance=instance)
-    assert done.success
-    said = [entry.user_message for entry in instance.all_logs(done.run_id)]
+    said = drained(instance)
     assert any("This run judges no games." in text and "engagement-platform[liveops]" in text for text in said)
     skipped = live_ops.look(dg.build_sensor_context(instance=instance), games.settings)
     assert isinstance(skipped, dg.SkipReason), "a run would only fail"
