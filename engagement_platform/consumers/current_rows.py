@@ -104,7 +104,7 @@ class CurrentRows:
         return found.rename_columns([*names, "sequence"])
 
     def _open(self, table: Table) -> DeltaTable:
-        return DeltaTable(log.storage_uri(table.uri(self.root)), version=self.at.versions[table.name])
+        return log.open_version(table.uri(self.root), self.at.versions[table.name])
 
     def _by_the_rules(self, rows: pa.Table, images: pa.Table) -> pa.Table:
         """Rows of the Data Table and their newer images, under all edges and patches; without those deleted."""

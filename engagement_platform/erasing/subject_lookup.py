@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from engagement_platform.erasing.rules import Belonging, leading_back
 from engagement_platform.lake import log, scan
@@ -94,7 +93,7 @@ class SubjectLookup:
             where = {**where, "organization_id": sorted(set(asked).intersection(within))}
         if version is None or not all(where.values()):
             return schema_of(table, *columns).empty_table()
-        opened = DeltaTable(log.storage_uri(table.uri(self.settings.lake)), version=version)
+        opened = log.open_version(table.uri(self.settings.lake), version)
         return scan.find(opened, columns, where).cast(schema_of(table, *columns))
 
     def naming(self, table: Table, columns: Sequence[str], ids: Sequence[str]) -> pa.Table:

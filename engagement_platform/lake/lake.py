@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import START_ANEW, PlatformError
@@ -40,6 +41,8 @@ ROWS_PER_FILE = 500_000
 """Rows of one batch in one file of a table without partitions: some 50 MB of engagements (a guess)."""
 
 UNSAFE_IN_ROOT = "%#?[]"
+_GLOB = re.compile(r"[*{}\\]")
+"""What Spark takes for a pattern in the path of a file to read."""
 
 _CREATED_AT_ONCE = 4
 """Tables that are created side by side: 0.31 s each, 0.73 s one after the other, 0.40 s by eight (2 cores, shared)."""
@@ -126,11 +129,18 @@ class Lake:
             self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})").collect()
 
     def read(self, table: Table, version: int | None = None) -> DataFrame:
-        """All rows, as of a version or now."""
-        reader = self.spark.read.format("delta")
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        return reader.load(self.uri(table))
+        """All rows, as of a version or now.
+
+        Of few files on a disk Spark reads just these: a scan by Delta begins with a job over the table's log, which
+        with its planning took 0.3 to 0.5 s more, for 20 files as for 1,000 (2 cores).
+        """
+        if version is None:
+            return self.spark.read.format("delta").load(self.uri(table))
+        plain = log.plain_files(self.uri(table), version) if self.is_local and not _GLOB.search(self.root) else None
+        if plain is not None:
+            schema, files = plain
+            return self.spark.read.schema(StructType.fromJson(schema)).parquet(*files)
+        return self.spark.read.format("delta").option("versionAsOf", version).load(self.uri(table))
 
     def frame(self, rows: Rows) -> DataFrame:
         """Rows as a frame, wherever they are; also when there is none of them."""

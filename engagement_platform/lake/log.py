@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,6 +32,9 @@ ENTRY = re.compile(r"\d{20}\.json")
 """The name of a commit in a log."""
 
 _ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/")
+
+FEW_FILES = 300
+"""Spark is told so many files of a table one by one; each step of planning carries the list (a guess)."""
 
 HISTORY_LOOKBACK = 50
 """Commits searched for a batch's own commit. Between a batch's commit and the look there are its other commits and
@@ -69,12 +74,62 @@ def storage_uri(uri: str) -> str:
     return "s3://" + uri.removeprefix("s3a://") if uri.startswith("s3a://") else uri
 
 
+KEPT = 64
+"""Tables whose log is kept as read; a batch opens a dozen."""
+_kept: dict[str, tuple[DeltaTable, tuple[int, int]]] = {}
+_keeping = threading.Lock()
+
+
 def open_log(uri: str) -> DeltaTable | None:
-    """The table as its log has it now, or None where there is no table."""
+    """The table as its log has it now, or None where there is no table. Shared: only for reading.
+
+    A log on a disk is read again only once it has another entry: delta-rs walks through the names of a whole log, which
+    a batch would do some thirty times (0.1 s for a thousand entries in all).
+    """
+    if "://" in uri:
+        return _read_log(uri)
+    held = _kept.get(uri)
+    if held is not None and _mark(uri, held[0].version()) == held[1]:
+        return held[0]
+    found = _read_log(uri)
+    if found is not None and (mark := _mark(uri, found.version())) is not None:
+        with _keeping:
+            _kept.pop(uri, None)
+            if len(_kept) >= KEPT:
+                del _kept[next(iter(_kept))]
+            _kept[uri] = found, mark
+    return found
+
+
+def _read_log(uri: str) -> DeltaTable | None:
     try:
         return DeltaTable(storage_uri(uri))
     except TableNotFoundError:
         return None
+
+
+def _mark(uri: str, version: int) -> tuple[int, int] | None:
+    """What tells the newest entry of a log from that of a table which was made anew in its place; None where this
+    version is not the newest, or its entry is gone."""
+    if Path(_entry(uri, version + 1)).exists():
+        return None
+    try:
+        found = Path(_entry(uri, version)).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _entry(uri: str, version: int) -> str:
+    return f"{uri}/_delta_log/{version:020}.json"
+
+
+def open_version(uri: str, version: int | None) -> DeltaTable:
+    """The table as of a version; None: now. Shared, as of `open_log`. Raises what delta-rs does where there is none."""
+    found = open_log(uri)
+    if found is not None and version in (None, found.version()):
+        return found
+    return DeltaTable(storage_uri(uri), version=version)
 
 
 def version(uri: str) -> int | None:
@@ -85,7 +140,7 @@ def version(uri: str) -> int | None:
 
 def describe(uri: str, version: int | None = None) -> Found | None:
     """Columns, partitioning and properties of an existing table, as of a version or now, or None."""
-    table = open_log(uri) if version is None else DeltaTable(storage_uri(uri), version=version)
+    table = open_log(uri) if version is None else open_version(uri, version)
     if table is None:
         return None
     fields = json.loads(table.schema().to_json())["fields"]
@@ -138,7 +193,7 @@ def added_by(commits: Iterable[Commit]) -> dict[str, int]:
 
 def rows_in(uri: str, version: int) -> int:
     """Rows of a version, as its log counts them; files that are not counted are left out."""
-    return int(pc.sum(_rows_of_files(DeltaTable(storage_uri(uri), version=version))).as_py() or 0)
+    return int(pc.sum(_rows_of_files(open_version(uri, version))).as_py() or 0)
 
 
 def row_count(uri: str) -> int | None:
@@ -164,7 +219,7 @@ def of_files(files: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
 
 def entry(uri: str, version: int) -> list[dict[str, Any]] | None:
     """The actions of one commit; None where the log has no such entry (any more)."""
-    filesystem, path = opened(f"{uri}/_delta_log/{version:020}.json")
+    filesystem, path = opened(_entry(uri, version))
     try:
         with filesystem.open_input_file(path) as file:
             # Not splitlines(): that splits at separators such as U+2028 too, which bounds may hold.
@@ -324,13 +379,28 @@ def listed(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
         return []
 
 
+def plain_files(uri: str, version: int) -> tuple[dict[str, Any], list[str]] | None:
+    """Schema, as JSON, and the few files of a version that alone say what its rows are; None where they do not.
+
+    They do not with deletion vectors, mapped columns and widened types, of which the protocol asks more of readers, and
+    with partitions. Nor of an empty table, since a list of files that names none means nothing to Spark.
+    """
+    found = open_version(uri, version)
+    if found.protocol().min_reader_version > 1 or found.metadata().partition_columns:
+        return None
+    paths = pa.table(found.get_add_actions()).column("path").to_pylist()
+    if not 0 < len(paths) <= FEW_FILES:
+        return None
+    return json.loads(found.schema().to_json()), [location(uri, path) for path in paths]
+
+
 def files_between(uri: str, version: int, column: str, spans: Sequence[tuple[datetime, datetime]]) -> list[str] | None:
     """The files of a version whose bounds of a column of times admit one of the spans, or that have no bounds.
 
     spans: first and last time, both included. None where a file alone does not say what its rows are: deletion vectors,
     mapped columns, shallow clones. A scan in Spark would cost a job a table for its log (Delta 4.4.0).
     """
-    found = DeltaTable(storage_uri(uri), version=version)
+    found = open_version(uri, version)
     features = set(found.protocol().reader_features or ())
     mapped = found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
     files = pa.table(found.get_add_actions(flatten=True)).to_pylist()

@@ -103,14 +103,14 @@ def is_as_at(uri: str, name: str, current: int, version: int) -> bool:
     Never where rows may be deleted without a new file. Raises VersionGone.
     """
     then, now = (set(_files(uri, name, each).column("path").to_pylist()) for each in (version, current))
-    features = DeltaTable(log.storage_uri(uri), version=current).protocol().reader_features or ()
+    features = log.open_version(uri, current).protocol().reader_features or ()
     unmarked = "deletionVectors" not in features
     return unmarked and then == now and log.describe(uri, version) == log.describe(uri, current)
 
 
 def _files(uri: str, name: str, version: int) -> pa.Table:
     try:
-        found = DeltaTable(log.storage_uri(uri), version=version)
+        found = log.open_version(uri, version)
         return pa.table(found.get_add_actions(flatten=True))
     except DeltaError as error:
         raise VersionGone(name, version, f"its log no longer tells ({first_line(error)})") from None

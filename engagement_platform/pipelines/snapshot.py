@@ -110,7 +110,7 @@ def snapshot_of(root: str, versions: Mapping[str, int]) -> Snapshot:
     """The snapshot of given versions, such as those that a manifest pins. Versions of other tables are left out."""
     tables = (CHANGESET, ALIAS, DATA, MUTATION_REQUEST, MAPPING)
     opened = {
-        table.name: DeltaTable(log.storage_uri(table.uri(root)), version=versions[table.name])
+        table.name: log.open_version(table.uri(root), versions[table.name])
         for table in tables
         if table.name in versions
     }

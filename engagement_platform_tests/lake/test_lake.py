@@ -249,6 +249,40 @@ def test_a_pinned_version_is_read_whatever_came_later(lake: Lake) -> None:
     assert lake.read(table, 0).count() == 0
 
 
+def test_a_version_read_by_its_files_is_what_delta_reads(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After appends, an update, a column more, a compaction, deletion vectors and a restore; and without any file."""
+    table = replace(named("by_files"), partitioned_by=(), liquid_by=("organization_id",))
+    lake.ensure(table)
+    where, within = lake.sql_name(table), [F.col("organization_id") == "org"]
+    held = [("org", "a", 1, "one"), ("org", "b", 5, None), ("other", "c", 2, "ü")]
+    for number, row in enumerate(held):
+        lake.append(frame(lake, [row]), table, Transaction("job/insert", number), rows=1)
+    newer = frame(lake, [("org", "a", 2, "two")])
+    update_rows(lake, newer, table, Transaction("job/update", 0), on=("organization_id", "id"), within=within)
+    for statement in (
+        f"ALTER TABLE {where} ADD COLUMNS (more map<string,string>)",
+        f"INSERT INTO {where} VALUES ('org', 'd', 1, 'word', map('k', 'v'))",
+        f"OPTIMIZE {where}",
+        f"ALTER TABLE {where} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
+        f"DELETE FROM {where} WHERE id = 'b'",
+        f"RESTORE TABLE {where} TO VERSION AS OF 3",
+    ):
+        lake.spark.sql(statement).collect()
+    last = lake.version(table)
+    found = [(frame_of.schema, sorted_rows(frame_of)) for frame_of in (lake.read(table, v) for v in range(last + 1))]
+    plain = [log.plain_files(lake.uri(table), version) is not None for version in range(last + 1)]
+    assert plain[:8] == [False, *[True] * 7], "or Delta was asked in both"
+    assert not any(plain[-2:]), "their files alone do not say which rows are deleted"
+    monkeypatch.setattr(log, "plain_files", lambda *_: None)
+    by_delta = [(read.schema, sorted_rows(read)) for read in (lake.read(table, v) for v in range(last + 1))]
+    assert found == by_delta
+    assert len({str(rows) for _, rows in found}) >= 6
+
+
+def sorted_rows(rows: DataFrame) -> list[Any]:
+    return sorted((tuple(row) for row in rows.collect()), key=str)
+
+
 def test_a_predicate_lists_values_until_they_are_too_many(lake: Lake) -> None:
     rows = frame(lake, [("org", "a", 1, "it's"), ("org", "b", 1, "back\\slash"), ("org", "c", 1, "other")])
     assert [r["id"] for r in rows.where(any_of("word", ["it's", "back\\slash"])).collect()] == ["a", "b"]

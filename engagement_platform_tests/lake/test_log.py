@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -191,3 +192,53 @@ def test_tables_are_found_however_deep_and_folders_of_a_table_are_not_looked_int
         "alone", "deep/er/than/that", "group", "group/table", "other/table", "other/x/table",
     ]  # fmt: skip
     assert log.tables_anywhere(f"{root}/nothing") == []
+
+
+def test_a_log_that_is_kept_is_read_again_whatever_happens_to_the_table(tmp_path: Path) -> None:
+    """Beside what delta-rs reads anew each time: commits, a checkpoint whose entries go, a table that is made anew."""
+    uri = str(tmp_path / "table")
+    rows = pa.table({"id": ["a"]})
+
+    def compared() -> int:
+        kept, anew = log.open_log(uri), DeltaTable(uri)
+        assert kept is not None
+        assert (kept.version(), kept.metadata().id, sorted(kept.file_uris())) == (
+            anew.version(),
+            anew.metadata().id,
+            sorted(anew.file_uris()),
+        )
+        return int(kept.version())
+
+    assert log.open_log(uri) is None
+    for expected in range(3):
+        write_deltalake(uri, rows, mode="append")
+        assert [compared(), compared()] == [expected, expected]
+    assert log.open_log(uri) is log.open_log(uri)
+    assert log.open_version(uri, 2) is log.open_log(uri)
+    assert log.open_version(uri, None) is log.open_log(uri)
+    assert log.open_version(uri, 1).version() == 1
+    assert compared() == 2
+    DeltaTable(uri).create_checkpoint()
+    for entry in (tmp_path / "table" / "_delta_log").glob("*.json"):
+        entry.unlink()
+    assert compared() == 2
+    shutil.rmtree(uri)
+    assert log.open_log(uri) is None
+    for expected in range(3):
+        write_deltalake(uri, rows, mode="append")
+        assert compared() == expected
+    shutil.rmtree(uri)
+    for _ in range(3):
+        write_deltalake(uri, rows, mode="append")
+    assert compared() == 2
+
+
+def test_logs_are_kept_of_so_many_tables_and_no_more(tmp_path: Path) -> None:
+    uris = [str(tmp_path / str(number)) for number in range(log.KEPT + 1)]
+    for uri in uris:
+        write_deltalake(uri, pa.table({"id": ["a"]}))
+    first = log.open_log(uris[0])
+    assert log.open_log(uris[0]) is first
+    for uri in uris[1:]:
+        log.open_log(uri)
+    assert log.open_log(uris[0]) is not first

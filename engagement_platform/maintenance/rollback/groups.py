@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 
 from engagement_platform.engine.model import Transaction
@@ -126,7 +125,7 @@ def engagements(settings: Settings) -> Group:
     def mark(root: str, table: Table, version: int) -> Transaction | None:
         if table.name not in (data.name, MAPPING.name):
             return None
-        now, then = (DeltaTable(log.storage_uri(table.uri(root)), version=at) for at in (None, version))
+        now, then = (log.open_version(table.uri(root), at) for at in (None, version))
         has, had = watermark(now), max(watermark(then), 0)
         return moved_through(now, had) if had < has else None
 
@@ -156,7 +155,7 @@ def of_entity(settings: Settings, entity: Entity, topic: str) -> Group:
     def mark(root: str, table: Table, version: int) -> Transaction | None:
         if table != base:
             return None
-        found = DeltaTable(log.storage_uri(base.uri(root)), version=version)
+        found = log.open_version(base.uri(root), version)
         return transaction(entity, watermark_of(found, entity))
 
     return Group(

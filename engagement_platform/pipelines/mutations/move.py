@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, reduce
 
-from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
@@ -154,7 +153,7 @@ class Move:
         Where nothing is newer than the watermark, as when only a purge is due, the batch's own: under a watermark that
         the table has already Delta would skip the write.
         """
-        held = DeltaTable(log.storage_uri(self.lake.uri(table)), version=self.at.versions[table.name])
+        held = log.open_version(self.lake.uri(table), self.at.versions[table.name])
         if snapshot.watermark(held) == self.until:
             return txn
         return replace(moved_through(held, self.until), guard=txn.guard, of=txn.marker)

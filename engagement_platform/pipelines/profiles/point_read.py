@@ -23,7 +23,7 @@ def read_keys(root: str, entity: Entity, keys: Sequence[str], at: Snapshot) -> d
     """
 
     def rows(table: Table, version: int) -> list[dict[str, Any]]:
-        opened = DeltaTable(log.storage_uri(table.uri(root)), version=version)
+        opened = log.open_version(table.uri(root), version)
         found: list[dict[str, Any]] = scan.find(opened, table.column_names, {entity.key: list(keys)}).to_pylist()
         return found
 

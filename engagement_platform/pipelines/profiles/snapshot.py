@@ -95,8 +95,8 @@ def snapshot(
     The changeset is opened first: a batch that leaves it meanwhile is in the base that is opened after it. The other
     way round a rematerialization in between would take batches away that the base of before does not have.
     """
-    changeset = DeltaTable(log.storage_uri(entity.changeset.uri(root)), version=changeset_version)
-    base = DeltaTable(log.storage_uri(entity.base.uri(root)), version=base_version)
+    changeset = log.open_version(entity.changeset.uri(root), changeset_version)
+    base = log.open_version(entity.base.uri(root), base_version)
     batches = batches_of(changeset, entity)
     return Snapshot(
         changeset.version(),
@@ -152,7 +152,7 @@ def are_newer(root: str, entity: Entity, taken: Snapshot) -> bool:
     known = [version for version in oldest if version is not None]
     if not known or len(known) < len(oldest):
         return False
-    base = DeltaTable(log.storage_uri(entity.base.uri(root)), version=taken.base_version)
+    base = log.open_version(entity.base.uri(root), taken.base_version)
     files = pa.table(base.get_add_actions(flatten=True))
     if not files.num_rows:
         return True
