@@ -138,8 +138,10 @@ class Lake:
             return self.spark.read.format("delta").load(self.uri(table))
         plain = log.plain_files(self.uri(table), version) if self.is_local and not _GLOB.search(self.root) else None
         if plain is not None:
-            schema, files = plain
-            return self.spark.read.schema(StructType.fromJson(schema)).parquet(*files)
+            schema, files = StructType.fromJson(plain[0]), plain[1]
+            # Folders of partitions are looked for below the table alone.
+            reader = self.spark.read.schema(schema).option("basePath", self.uri(table))
+            return reader.parquet(*files).select(*schema.names)
         return self.spark.read.format("delta").option("versionAsOf", version).load(self.uri(table))
 
     def frame(self, rows: Rows) -> DataFrame:

@@ -382,16 +382,21 @@ def listed(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
 def plain_files(uri: str, version: int) -> tuple[dict[str, Any], list[str]] | None:
     """Schema, as JSON, and the few files of a version that alone say what its rows are; None where they do not.
 
-    They do not with deletion vectors, mapped columns and widened types, of which the protocol asks more of readers, and
-    with partitions. Nor of an empty table, since a list of files that names none means nothing to Spark.
+    They do not with deletion vectors, mapped columns and widened types, of which the protocol asks more of readers.
+    Partitions by day are as good as columns where folders are called by them: a text in the name of a folder may be
+    taken for a number. Nor of an empty table, since a list of files that names none means nothing to Spark.
     """
     found = open_version(uri, version)
-    if found.protocol().min_reader_version > 1 or found.metadata().partition_columns:
+    schema: dict[str, Any] = json.loads(found.schema().to_json())
+    paths: list[str] = pa.table(found.get_add_actions()).column("path").to_pylist()
+    if found.protocol().min_reader_version > 1 or not 0 < len(paths) <= FEW_FILES:
         return None
-    paths = pa.table(found.get_add_actions()).column("path").to_pylist()
-    if not 0 < len(paths) <= FEW_FILES:
+    by = list(found.metadata().partition_columns)
+    dates = {field["name"] for field in schema["fields"] if field["type"] == "date"}
+    by_folder = all([folder.partition("=")[0] for folder in path.split("/")[:-1]] == by for path in paths)
+    if by and not (dates.issuperset(by) and by_folder):
         return None
-    return json.loads(found.schema().to_json()), [location(uri, path) for path in paths]
+    return schema, [location(uri, path) for path in paths]
 
 
 def files_between(uri: str, version: int, column: str, spans: Sequence[tuple[datetime, datetime]]) -> list[str] | None:

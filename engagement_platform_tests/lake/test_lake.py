@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -249,19 +249,26 @@ def test_a_pinned_version_is_read_whatever_came_later(lake: Lake) -> None:
     assert lake.read(table, 0).count() == 0
 
 
-def test_a_version_read_by_its_files_is_what_delta_reads(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by", [(), ("day",)], ids=["liquid", "by day"])
+def test_a_version_read_by_its_files_is_what_delta_reads(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, by: tuple[str, ...]
+) -> None:
     """After appends, an update, a column more, a compaction, deletion vectors and a restore; and without any file."""
-    table = replace(named("by_files"), partitioned_by=(), liquid_by=("organization_id",))
+    liquid = () if by else ("organization_id",)
+    columns = (*THINGS.columns[:2], Column("day", "date", "When."), *THINGS.columns[2:])
+    table = replace(THINGS, key=("test", f"by_files{len(by)}"), partitioned_by=by, liquid_by=liquid, columns=columns)
     lake.ensure(table)
     where, within = lake.sql_name(table), [F.col("organization_id") == "org"]
-    held = [("org", "a", 1, "one"), ("org", "b", 5, None), ("other", "c", 2, "ü")]
+    first, second = date(2026, 1, 5), date(2026, 1, 6)
+    held = [("org", "a", first, 1, "one"), ("org", "b", second, 5, None), ("other", "c", None, 2, "ü")]
     for number, row in enumerate(held):
-        lake.append(frame(lake, [row]), table, Transaction("job/insert", number), rows=1)
-    newer = frame(lake, [("org", "a", 2, "two")])
+        rows = lake.spark.createDataFrame([row], table.ddl)
+        lake.append(rows, table, Transaction("job/insert", number), rows=1)
+    newer = lake.spark.createDataFrame([("org", "a", first, 2, "two")], table.ddl)
     update_rows(lake, newer, table, Transaction("job/update", 0), on=("organization_id", "id"), within=within)
     for statement in (
         f"ALTER TABLE {where} ADD COLUMNS (more map<string,string>)",
-        f"INSERT INTO {where} VALUES ('org', 'd', 1, 'word', map('k', 'v'))",
+        f"INSERT INTO {where} VALUES ('org', 'd', DATE '2026-01-06', 1, 'word', map('k', 'v'))",
         f"OPTIMIZE {where}",
         f"ALTER TABLE {where} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
         f"DELETE FROM {where} WHERE id = 'b'",
@@ -269,18 +276,37 @@ def test_a_version_read_by_its_files_is_what_delta_reads(lake: Lake, monkeypatch
     ):
         lake.spark.sql(statement).collect()
     last = lake.version(table)
-    found = [(frame_of.schema, sorted_rows(frame_of)) for frame_of in (lake.read(table, v) for v in range(last + 1))]
+    found = [said(lake.read(table, version)) for version in range(last + 1)]
     plain = [log.plain_files(lake.uri(table), version) is not None for version in range(last + 1)]
     assert plain[:8] == [False, *[True] * 7], "or Delta was asked in both"
     assert not any(plain[-2:]), "their files alone do not say which rows are deleted"
     monkeypatch.setattr(log, "plain_files", lambda *_: None)
-    by_delta = [(read.schema, sorted_rows(read)) for read in (lake.read(table, v) for v in range(last + 1))]
-    assert found == by_delta
+    assert found == [said(lake.read(table, version)) for version in range(last + 1)]
     assert len({str(rows) for _, rows in found}) >= 6
 
 
-def sorted_rows(rows: DataFrame) -> list[Any]:
-    return sorted((tuple(row) for row in rows.collect()), key=str)
+def test_partitions_whose_folders_do_not_say_their_day_are_read_by_delta(lake: Lake) -> None:
+    text = named("by_text")
+    days = replace(
+        THINGS,
+        key=("test", "by_prefix"),
+        partitioned_by=("day",),
+        columns=(*THINGS.columns, Column("day", "date", "When.")),
+    )
+    lake.ensure(text, days)
+    lake.set_property(days, "delta.randomizeFilePrefixes", "true")
+    lake.append(frame(lake, [("007", "a", 1, "one")]), text, Transaction("job/insert", 0), rows=1)
+    rows = lake.spark.createDataFrame([("org", "a", 1, "one", date(2026, 1, 5))], days.ddl)
+    lake.append(rows, days, Transaction("job/insert", 0), rows=1)
+    for table in (text, days):
+        assert log.plain_files(lake.uri(table), lake.version(table)) is None
+    assert [row["organization_id"] for row in lake.read(text, lake.version(text)).collect()] == ["007"]
+    assert [row["day"] for row in lake.read(days, lake.version(days)).collect()] == [date(2026, 1, 5)]
+
+
+def said(rows: DataFrame) -> tuple[str, list[Any]]:
+    """What a frame says: columns with their types, and its rows."""
+    return rows.schema.simpleString(), sorted((tuple(row) for row in rows.collect()), key=str)
 
 
 def test_a_predicate_lists_values_until_they_are_too_many(lake: Lake) -> None:
