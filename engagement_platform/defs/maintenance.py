@@ -6,20 +6,22 @@ What they do is in `maintenance.layout`.
 # No `from __future__ import annotations` beside Dagster's decorators.
 
 import re
+import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from urllib.parse import unquote
 
 import dagster as dg
+from pydantic import Field
 
 from engagement_platform.defs.batches import Metadata, rows_table
 from engagement_platform.defs.materialization_events import Context
 from engagement_platform.defs.platform import Platform, open_spark
-from engagement_platform.defs.sensors import RETRIED, TRIED_AGAIN, Answer, schedule, sensor
+from engagement_platform.defs.sensors import RETRIED, TRIED_AGAIN, Answer, recent_runs, schedule, sensor, too_soon
 from engagement_platform.defs.specs import MAINTENANCE, column_schema, key_of
 from engagement_platform.errors import PlatformError
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY
-from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, Outcome
+from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, Outcome, planned
 from engagement_platform.maintenance.layout.plan import Left
 from engagement_platform.maintenance.layout.vacuum import Vacuumed
 from engagement_platform.settings import Settings
@@ -32,6 +34,9 @@ ORGANIZATIONS = dg.DynamicPartitionsDefinition(name="organization")
 
 MAX_PARTITIONS = 100_000
 """Dagster's limit for one asset; organizations beyond it are looked after by the daily run only."""
+
+BY_DAY_PAUSE_S = 600
+"""Between two runs that do not wait for the night, at least; each costs a process."""
 
 SHOWN = 50
 """Rows of a table in a run's page."""
@@ -124,10 +129,14 @@ def vacuumed_metadata(results: Iterable[Vacuumed | PlatformError]) -> Metadata:
     return shown | ({"refused": "\n".join(refused)} if refused else {})
 
 
+class OptimizeConfig(dg.Config):
+    by_day: bool = Field(False, description="Only what has so many small files that it is not left for the night.")
+
+
 @dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
-def optimize_changed(context: dg.OpExecutionContext, platform: Platform) -> None:
+def optimize_changed(context: dg.OpExecutionContext, config: OptimizeConfig, platform: Platform) -> None:
     """Partitions that changed and gain most, within the budget; the next run goes on with the others."""
-    context.add_output_metadata(optimize(context, platform.settings(), Asked()))
+    context.add_output_metadata(optimize(context, platform.settings(), Asked(by_day=config.by_day)))
 
 
 @dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
@@ -189,6 +198,15 @@ optimize_organizations = dg.define_asset_job(
 )
 
 
+def many_small_files(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
+    """A run for what has so many small files that it is not left for the night."""
+    if reason := too_soon(recent_runs(context.instance, optimize_tables.name), time.time(), BY_DAY_PAUSE_S):
+        return dg.SkipReason(reason)
+    if not planned(settings, Asked(by_day=True)).chosen:
+        return dg.SkipReason(f"Merging would save {settings.maintenance.files_by_day:,} files in no table.")
+    return dg.RunRequest(run_config=dg.RunConfig(ops={optimize_changed.name: OptimizeConfig(by_day=True)}))
+
+
 def organizations_found(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
     """Partition values of the tables that Dagster does not know yet."""
     from engagement_platform.maintenance.layout.optimize import organizations
@@ -220,9 +238,16 @@ def definitions() -> dg.Definitions:
         "Adds organizations that have landed to the partitions by which one can be optimized.",
         every=600,
     )
+    pressing = sensor(
+        "many_small_files",
+        many_small_files,
+        "Optimizes between two nights tables that have too many small files (`maintenance.files_by_day`).",
+        job=optimize_tables.name,
+        every=300,
+    )
     return dg.Definitions(
         assets=[layout_history],
         jobs=[optimize_tables, second_round, vacuum_tables, optimize_organizations],
         schedules=schedules,
-        sensors=[found],
+        sensors=[found, pressing],
     )

@@ -194,7 +194,7 @@ def of_feed(settings: Settings, feed: Feed) -> SubjectTables:
 
 
 def _opened(settings: Settings, table: Table) -> DeltaTable:
-    return DeltaTable(log.storage_uri(table.uri(settings.lake)))
+    return log.open_version(table.uri(settings.lake))
 
 
 def _can_have(found: DeltaTable, column: str, id_: str) -> bool:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 
 from engagement_platform.lake.contract import Found
@@ -124,7 +124,7 @@ def _entry(uri: str, version: int) -> str:
     return f"{uri}/_delta_log/{version:020}.json"
 
 
-def open_version(uri: str, version: int | None) -> DeltaTable:
+def open_version(uri: str, version: int | None = None) -> DeltaTable:
     """The table as of a version; None: now. Shared, as of `open_log`. Raises what delta-rs does where there is none."""
     found = open_log(uri)
     if found is not None and version in (None, found.version()):
@@ -204,6 +204,12 @@ def row_count(uri: str) -> int | None:
         return None
     rows = _rows_of_files(table)
     return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
+
+
+def file_count(uri: str) -> int:
+    """Files of the table now; 0 where there is no table."""
+    table = open_log(uri)
+    return 0 if table is None else pa.table(table.get_add_actions()).num_rows
 
 
 def _rows_of_files(table: DeltaTable) -> pa.ChunkedArray:
@@ -384,9 +390,13 @@ def plain_files(uri: str, version: int) -> tuple[dict[str, Any], list[str]] | No
 
     They do not with deletion vectors, mapped columns and widened types, of which the protocol asks more of readers.
     Partitions by day are as good as columns where folders are called by them: a text in the name of a folder may be
-    taken for a number. Nor of an empty table, since a list of files that names none means nothing to Spark.
+    taken for a number. Nor of an empty table, since a list of files that names none means nothing to Spark, nor of a
+    version that is not there, of which Delta says why.
     """
-    found = open_version(uri, version)
+    try:
+        found = open_version(uri, version)
+    except DeltaError:
+        return None
     schema: dict[str, Any] = json.loads(found.schema().to_json())
     paths: list[str] = pa.table(found.get_add_actions()).column("path").to_pylist()
     if found.protocol().min_reader_version > 1 or not 0 < len(paths) <= FEW_FILES:

@@ -143,7 +143,7 @@ def restore(lake: Lake, table: Table, version: int, txn: Transaction, mark: Tran
             # First, since a base that has more than its watermark says shows the same rows, and one that has less does
             # not.
             own = Transaction(f"{txn.app_id.rpartition('/')[0]}/mark", txn.version)
-            if mark.version > (DeltaTable(log.storage_uri(uri)).transaction_version(mark.app_id) or -1):
+            if mark.version > (log.open_version(uri).transaction_version(mark.app_id) or -1):
                 nothing = lake.read(table).limit(0).write.format("delta").mode("append")
                 save_under(nothing, uri, replace(mark, guard=txn.guard, of=own.marker))
             else:

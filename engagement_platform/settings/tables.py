@@ -104,6 +104,9 @@ class MaintenanceSettings(Section):
     max_rewrite_share: float = Field(0.5, gt=0)
     """A partition is left alone while each file that is saved would cost rewriting more than this share of the target
     size: merging one small file into a large one every day writes the large one every day."""
+    files_by_day: int = Field(100, ge=2)
+    """In Dagster, also between two nights: a table or partition is merged as soon as that saves so many files, and ten
+    for each second that its writers would wait. A batch opens every file of its tables, each about 1.5 ms."""
     attempts: int = Field(4, ge=1)
     """How often a slice is tried when other commits changed its files meanwhile. After that it is left for the next
     run."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -23,8 +25,14 @@ SNAPSHOT = Path(__file__).with_name("definitions.txt")
 REGENERATE = "TESTS_REGENERATE"
 
 
+def of_op(node: Any) -> tuple[Any, str | None, str]:
+    """An op, its pool, and whether it is tried again."""
+    policy = node.definition.retry_policy
+    return node, node.definition.pool, f", {policy.max_retries} retries" if policy else ""
+
+
 def described(definitions: dg.Definitions) -> str:
-    """Assets with dependencies, partitions, pools and checks; jobs with their ops; sensors; schedules."""
+    """Assets with dependencies, partitions, pools and checks; jobs with their ops and retries; sensors; schedules."""
     repository = definitions.get_repository_def()
     graph = repository.asset_graph
     lines = []
@@ -43,7 +51,7 @@ def described(definitions: dg.Definitions) -> str:
     for job in sorted(repository.get_all_jobs(), key=lambda job: job.name):
         if job.name.startswith("__"):
             continue
-        ops = ", ".join(sorted(f"{op.name} (pool {op.definition.pool})" for op in job.graph.nodes))  # type: ignore[attr-defined]
+        ops = ", ".join(sorted(f"{op.name} (pool {pool}{again})" for op, pool, again in map(of_op, job.graph.nodes)))
         lines.append(f"job {job.name}: {ops}; {job.executor_def.name}")
     for sensor in sorted(repository.sensor_defs, key=lambda sensor: sensor.name):
         targets = ", ".join(target.job_name for target in sensor.targets) or "nothing"
@@ -149,6 +157,19 @@ def test_every_table_shows_its_columns_with_comments() -> None:
         schema = graph.get(key).metadata["dagster/column_schema"]
         assert isinstance(schema, dg.TableSchema)
         assert all(column.description for column in schema.columns)
+
+
+def test_dagster_s_own_check_of_the_workspace_passes_without_a_warning(tmp_path: Path) -> None:
+    """What `dg check defs` runs, which is no dependency; that it is to be used instead is the only thing said."""
+    root = Path(__file__).parents[2]
+    shutil.copy(root / "dagster.yaml", tmp_path)
+    env = {**os.environ, "ENGAGEMENT_PLATFORM_HOME": str(tmp_path / "home"), "DAGSTER_HOME": str(tmp_path)}
+    command = [f"{Path(sys.executable).parent}/dagster", "definitions", "validate", "--workspace", "workspace.yaml"]
+    ran = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    said = [line for line in (ran.stdout + ran.stderr).splitlines() if "SupersessionWarning" not in line]
+    assert ran.returncode == 0, said
+    assert any("Validation successful for code location engagement_platform" in line for line in said)
+    assert not [line for line in said if "warning" in line.lower() or "error" in line.lower()]
 
 
 def test_loading_definitions_starts_no_jvm_no_thread_no_connection_and_writes_no_file(tmp_path: Path) -> None:

@@ -62,6 +62,18 @@ def test_the_nightly_runs_mend_what_gains_and_say_so(lake: SeededLake, instance:
     assert (vacuumed["tables"], vacuumed["files"]) == (2, 0), "nothing is old enough"
 
 
+def test_tables_with_too_many_small_files_are_merged_before_the_night_and_no_others(
+    lake: SeededLake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert skipped(tick(instance, "many_small_files")) == "Merging would save 100 files in no table."
+    lake.engagements("org...2", 10)
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_MAINTENANCE__FILES_BY_DAY", "20")
+    request = tick(instance, "many_small_files")
+    run("optimize_tables", instance, run_config=request.run_config)
+    assert (lake.files("org-1"), lake.files("org...2")) == (12, 1)
+    assert "The next look is in" in skipped(tick(instance, "many_small_files"))
+
+
 def test_a_table_that_somebody_writes_fails_no_run(
     lake: SeededLake, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -215,7 +215,7 @@ def test_a_log_that_is_kept_is_read_again_whatever_happens_to_the_table(tmp_path
         assert [compared(), compared()] == [expected, expected]
     assert log.open_log(uri) is log.open_log(uri)
     assert log.open_version(uri, 2) is log.open_log(uri)
-    assert log.open_version(uri, None) is log.open_log(uri)
+    assert log.open_version(uri) is log.open_log(uri)
     assert log.open_version(uri, 1).version() == 1
     assert compared() == 2
     DeltaTable(uri).create_checkpoint()

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
-from deltalake import DeltaTable
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -114,7 +113,7 @@ def import_into(
     seconds_after = time.monotonic() - began
     if (there[0], str(there[1] or 0)) != (imported, checksum):
         raise ImportDiffers(name, f"{imported:,} rows with checksum {checksum}", f"{there[0]:,} with {there[1] or 0}")
-    files = pa.table(DeltaTable(log.storage_uri(uri)).get_add_actions(flatten=True))
+    files = pa.table(log.open_version(uri).get_add_actions(flatten=True))
     sizes = files.column("size_bytes").to_pylist()
     return Report(
         source=source.folder, table=name, rows=imported, rejected=rejected, checksum=checksum,

@@ -22,6 +22,7 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import Holder, LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.errors import PlatformError, first_line
+from engagement_platform.lake import log
 from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewritten, SparkGetter, rewrite
 from engagement_platform.lake.session import spark_session
 from engagement_platform.maintenance.layout import files, history, plan, remedies
@@ -61,6 +62,8 @@ class Asked:
     """A larger target, over everything below it."""
     budget: timedelta | None = None
     """Default: `maintenance.budget`."""
+    by_day: bool = False
+    """Only what has so many small files that it is not left for the night."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ def planned(settings: Settings, asked: Asked) -> Plan:
     found, unread, upkeep = list[Slice](), list[str](), settings.maintenance
     target_file_bytes = upkeep.second_round_file_bytes if asked.second_round else upkeep.target_file_bytes
     for table in targets(settings, asked.table):
+        if asked.by_day and log.file_count(table.uri) < upkeep.files_by_day:
+            continue
         try:
             seen = survey(settings, table, target_file_bytes=target_file_bytes)
         except LogNotReadable as error:
@@ -94,6 +99,8 @@ def planned(settings: Settings, asked: Asked) -> Plan:
         least = _OWN_FILES if table.name == LAYOUT_HISTORY.name else 0
         for part in _parts(seen, asked):
             found += [one for one in plan.slices(part, settings, last) if one.gain.files_before >= least]
+    if asked.by_day:
+        found = [one for one in found if plan.presses(one, upkeep.files_by_day)]
     budget = upkeep.budget if asked.budget is None else asked.budget
     chosen, left = plan.within(plan.ordered(found), budget.total_seconds())
     return Plan(tuple(chosen), tuple(left), budget, tuple(unread))

@@ -21,6 +21,9 @@ from engagement_platform.settings import Settings
 # read and sort (`make bench-optimize`, 2 cores, docs/layout.md). Seconds a file and bytes a second are guesses.
 FIXED_S, FILE_S, BYTES_PER_S = 1.9, 0.01, 25e6
 
+FILES_A_SECOND = 10
+"""Files that a rewrite by day has to save for each of its seconds (a guess)."""
+
 
 @dataclass(frozen=True)
 class Slice:
@@ -151,6 +154,12 @@ def _why(survey: Survey, figures: Mapping[str, Any], action: Action, *, deep: bo
     if deep:
         return f"up to {figures['depth']:,} of {files:,} files may hold one same {survey.order_by}; {small}"
     return f"{small}; ordered by {survey.order_by} at the same cost"
+
+
+def presses(one: Slice, files: int) -> bool:
+    """Whether a slice is not left for the night: it saves so many files, and enough for the time that writers wait."""
+    saved = one.gain.files_before - one.gain.files_after
+    return saved >= max(files, FILES_A_SECOND * one.seconds)
 
 
 def ordered(found: Iterable[Slice]) -> list[Slice]:

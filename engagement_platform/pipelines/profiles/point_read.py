@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from engagement_platform.lake import log, scan
 from engagement_platform.lake.contract import Table
@@ -52,7 +51,7 @@ def point_read_seconds(root: str, entity: Entity) -> float | None:
 
 def _some_key(root: str, entity: Entity) -> str | None:
     for table in (entity.base, entity.changeset):
-        files = pa.table(DeltaTable(log.storage_uri(table.uri(root))).get_add_actions(flatten=True))
+        files = pa.table(log.open_version(table.uri(root)).get_add_actions(flatten=True))
         known = log.of_files(files, f"min.{entity.key}", pa.string()).drop_null()
         if len(known):
             return str(known[len(known) // 2].as_py())

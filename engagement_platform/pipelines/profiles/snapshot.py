@@ -122,7 +122,7 @@ def to_note(root: str, entity: Entity, batch: int) -> str | None:
 
     A batch that is there already, and is only finished now, may have landed under another policy.
     """
-    changeset = DeltaTable(log.storage_uri(entity.changeset.uri(root)))
+    changeset = log.open_version(entity.changeset.uri(root))
     if _inserts_are_new(changeset).partition(_SINCE)[0] == checked_since(entity, batch).partition(_SINCE)[0]:
         return None
     return checked_since(entity, batch + any(part["batch_id"] == str(batch) for part in changeset.partitions()))

@@ -12,7 +12,7 @@ from engagement_platform.lake.log import Value
 from engagement_platform.maintenance.layout import plan, statistics
 from engagement_platform.maintenance.layout.delta_log import Recent
 from engagement_platform.maintenance.layout.files import Shape
-from engagement_platform.maintenance.layout.plan import Slice, ordered, within
+from engagement_platform.maintenance.layout.plan import Slice, ordered, presses, within
 from engagement_platform.maintenance.layout.survey import Survey, Target, fingerprint
 from engagement_platform.settings import HealthSettings, Settings
 from engagement_platform_tests.maintenance.layout import logs
@@ -95,6 +95,13 @@ def test_what_saves_most_for_its_time_comes_first_and_equals_by_name() -> None:
     files = {"few": small(3), "many": small(150), "large": [(40 * MIB, 0, 90)] * 3, "b": small(20), "a": small(20)}
     names = [one.partition.partition("=")[2] for one in ordered(chosen(surveyed(files)).values())]
     assert names == ["many", "a", "b", "few", "large"]
+
+
+def test_what_saves_enough_files_for_its_time_is_not_left_for_the_night() -> None:
+    found = chosen(surveyed({"few": small(99), "just": small(101), "large": [(4 * MIB, 0, 90)] * 101}))
+    assert found["just"].seconds < 10 < found["large"].seconds
+    assert [name for name, one in found.items() if presses(one, 100)] == ["just"]
+    assert presses(found["few"], 98)
 
 
 @given(st.lists(st.floats(0.01, 50), max_size=12), st.floats(0, 100))
