@@ -20,7 +20,7 @@ from engagement_platform.defs.evaluations import evaluation
 from engagement_platform.defs.platform import Opened
 from engagement_platform.defs.specs import column_lineage, key_of
 from engagement_platform.engine.job import BatchReport, Callbacks
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files
 from engagement_platform.lake.contract import Table
 
 Context = dg.AssetExecutionContext | dg.OpExecutionContext
@@ -123,7 +123,7 @@ def of_table(table: Table, lake: str) -> dict[str, Any]:
     """Under Dagster's own names: where a table is, its rows as its log counts them now, and where columns come from."""
     uri = table.uri(lake)
     shown: dict[str, Any] = {"dagster/uri": dg.MetadataValue.text(uri)}
-    if (rows := log.row_count(uri)) is not None:
+    if (rows := live_files.row_count(uri)) is not None:
         shown["dagster/row_count"] = rows
     if (lineage := column_lineage(table)) is not None:
         shown["dagster/column_lineage"] = lineage

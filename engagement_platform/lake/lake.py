@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import START_ANEW, PlatformError
-from engagement_platform.lake import contract, log
+from engagement_platform.lake import contract, live_files, log
 from engagement_platform.lake.batch_logs import refuse_other
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import ContractBroken, Mode, NotAStreamSource, Table, differences
@@ -136,7 +136,7 @@ class Lake:
         """
         if version is None:
             return self.spark.read.format("delta").load(self.uri(table))
-        plain = log.plain_files(self.uri(table), version) if self.is_local and not _GLOB.search(self.root) else None
+        plain = live_files.plain(self.uri(table), version) if self.is_local and not _GLOB.search(self.root) else None
         if plain is not None:
             schema, files = StructType.fromJson(plain[0]), plain[1]
             # Folders of partitions are looked for below the table alone.

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import driver_lease
 from engagement_platform.lake.jars import LOG_STORE_JAR, find_java, log_stores, spark_jars
-from engagement_platform.lake.log import FEW_FILES
+from engagement_platform.lake.live_files import FEW_FILES
 from engagement_platform.lake.shared_session import shared_session
 from engagement_platform.settings import Settings, SparkSettings
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files, log
 from engagement_platform.lake.batch_logs import newest_batch_commit
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, data_table
@@ -212,9 +212,9 @@ def _sequences(table: DeltaTable) -> pa.Table:
     files = pa.table(table.get_add_actions(flatten=True))
     return pa.table(
         {
-            "newest": log.of_files(files, "max.batch_sequence", pa.int64()),
-            "operation": log.of_files(files, "max.operation", pa.string()),
-            "rows": log.of_files(files, "num_records", pa.int64()),
+            "newest": live_files.of_files(files, "max.batch_sequence", pa.int64()),
+            "operation": live_files.of_files(files, "max.operation", pa.string()),
+            "rows": live_files.of_files(files, "num_records", pa.int64()),
         }
     )
 

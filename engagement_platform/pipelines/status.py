@@ -22,7 +22,7 @@ from engagement_platform.engine.database import open_engine, reading
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import BatchRecord, JobState, Offsets
 from engagement_platform.engine.schema import BATCH
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files, log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, MUTATION_REQUEST
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
@@ -148,8 +148,8 @@ def rows_above(root: str, marks: Mapping[Table, int]) -> int:
         if found is None:
             continue
         files = pa.table(found.get_add_actions(flatten=True))
-        late = files.filter(pc.greater(log.of_files(files, "max.batch_sequence", pa.int64()), mark))
-        alone = pc.greater(log.of_files(late, "min.batch_sequence", pa.int64()), mark)
+        late = files.filter(pc.greater(live_files.of_files(files, "max.batch_sequence", pa.int64()), mark))
+        alone = pc.greater(live_files.of_files(late, "min.batch_sequence", pa.int64()), mark)
         rows += pc.sum(pc.if_else(alone, pc.fill_null(late.column("num_records"), 1), 1)).as_py() or 0
     return rows
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files, log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Column, ContractBroken, Mode, Table
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
@@ -277,10 +277,10 @@ def test_a_version_read_by_its_files_is_what_delta_reads(
         lake.spark.sql(statement).collect()
     last = lake.version(table)
     found = [said(lake.read(table, version)) for version in range(last + 1)]
-    plain = [log.plain_files(lake.uri(table), version) is not None for version in range(last + 1)]
+    plain = [live_files.plain(lake.uri(table), version) is not None for version in range(last + 1)]
     assert plain[:8] == [False, *[True] * 7], "or Delta was asked in both"
     assert not any(plain[-2:]), "their files alone do not say which rows are deleted"
-    monkeypatch.setattr(log, "plain_files", lambda *_: None)
+    monkeypatch.setattr(live_files, "plain", lambda *_: None)
     assert found == [said(lake.read(table, version)) for version in range(last + 1)]
     assert len({str(rows) for _, rows in found}) >= 6
 
@@ -299,7 +299,7 @@ def test_partitions_whose_folders_do_not_say_their_day_are_read_by_delta(lake: L
     rows = lake.spark.createDataFrame([("org", "a", 1, "one", date(2026, 1, 5))], days.ddl)
     lake.append(rows, days, Transaction("job/insert", 0), rows=1)
     for table in (text, days):
-        assert log.plain_files(lake.uri(table), lake.version(table)) is None
+        assert live_files.plain(lake.uri(table), lake.version(table)) is None
     assert [row["organization_id"] for row in lake.read(text, lake.version(text)).collect()] == ["007"]
     assert [row["day"] for row in lake.read(days, lake.version(days)).collect()] == [date(2026, 1, 5)]
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files, log
 
 
 @pytest.mark.parametrize(
@@ -104,16 +104,16 @@ def append(uri: str, number: int, marker: str | None) -> None:
 
 def test_the_rows_of_a_table_are_counted_where_its_log_counts_all_of_them(tmp_path: Path) -> None:
     uri = str(tmp_path / "table")
-    assert log.row_count(uri) is None
+    assert live_files.row_count(uri) is None
     append(uri, 0, None)
     append(uri, 1, None)
-    assert log.row_count(uri) == 2
+    assert live_files.row_count(uri) == 2
     entry = Path(uri, "_delta_log", f"{1:020}.json")
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     for action in actions:
         action.get("add", {}).pop("stats", None)
     entry.write_text("".join(f"{json.dumps(action)}\n" for action in actions))
-    assert log.row_count(uri) is None
+    assert live_files.row_count(uri) is None
 
 
 def test_a_commit_is_found_by_its_marker_as_long_as_it_is_among_the_last_ones(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files, log
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, configured, rewrite
@@ -83,7 +83,7 @@ def import_into(
     application = f"import@3.{source.digest}/{name.replace('/', '_')}"
     uri, rows_txn = lake.uri(table), Transaction(f"{application}/append", 0)
     version = log.version(uri)
-    if version is not None and not lake.holds(table, rows_txn) and log.rows_in(uri, version):
+    if version is not None and not lake.holds(table, rows_txn) and live_files.rows_in(uri, version):
         why = f"{name} has rows that are not of these files as they are now; import into another table"
         raise ImportRefused(source.folder, why)
     lake.ensure(table, REJECTED)

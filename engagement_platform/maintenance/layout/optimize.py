@@ -22,7 +22,7 @@ from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import Holder, LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.errors import PlatformError, first_line
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files
 from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewritten, SparkGetter, rewrite
 from engagement_platform.lake.session import spark_session
 from engagement_platform.maintenance.layout import files, history, plan, remedies
@@ -85,7 +85,7 @@ def planned(settings: Settings, asked: Asked) -> Plan:
     found, unread, upkeep = list[Slice](), list[str](), settings.maintenance
     target_file_bytes = upkeep.second_round_file_bytes if asked.second_round else upkeep.target_file_bytes
     for table in targets(settings, asked.table):
-        if asked.by_day and log.file_count(table.uri) < upkeep.files_by_day:
+        if asked.by_day and live_files.count(table.uri) < upkeep.files_by_day:
             continue
         try:
             seen = survey(settings, table, target_file_bytes=target_file_bytes)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from engagement_platform.engine.model import Transaction
 from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files, log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, NOTIFICATION, data_table
 from engagement_platform.lake.lake import Lake
@@ -103,7 +103,7 @@ class Group:
         """What readers see differently: the rows of `differences`, and how many are inserted, updated and deleted."""
         if self.differences is None:
             there = [(lake.uri(t), after[t.name], before[t.name]) for t in self.tables if t.name in after]
-            moved = [log.rows_in(uri, now) - log.rows_in(uri, then) for uri, now, then in there]
+            moved = [live_files.rows_in(uri, now) - live_files.rows_in(uri, then) for uri, now, then in there]
             found = {"INSERT": sum(n for n in moved if n > 0), "DELETE": -sum(n for n in moved if n < 0)}
             rows = None
         else:

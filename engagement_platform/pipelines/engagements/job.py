@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Manifest, Source
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import (
     ALIAS,
@@ -202,7 +202,7 @@ def open_batch(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, tomb
 def _resolved(lake: Lake, data: Table, manifest: Manifest, raw: DataFrame, decoded: DataFrame) -> EngagementBatch:
     received, accepted = summarize(decoded)
     version = manifest.table_versions[data.name]
-    all_days = log.rows_in(lake.uri(data), version) <= SMALL_TABLE_ROWS if version else True
+    all_days = live_files.rows_in(lake.uri(data), version) <= SMALL_TABLE_ROWS if version else True
     plan, outcome = _plan(lake, data, manifest, decoded, accepted, all_days=all_days)
     if not all_days and any(row["verdict"] == Verdict.UNFOUND.value for row in outcome):
         # A version above 1 says that the id was seen before: its row may stand on any day of its organization.

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.model import Manifest
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import Tombstones
@@ -151,7 +151,7 @@ def landed_events(
             # As it was made: without a row. Also of a type that was declared after this batch had been planned.
             continue
         near = [(first - window, last + window) for (of, _), (first, last) in found.times.items() if of == name]
-        paths = log.files_between(lake.uri(table), version, "event_ts", near)
+        paths = live_files.between(lake.uri(table), version, "event_ts", near)
         if paths is None:
             rows = lake.read(table, version).where(reduce(or_, (F.col("event_ts").between(*span) for span in near)))
             parts.append(rows.select(F.lit(name).alias("event_type"), "event_id", "event_ts"))

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files
 from engagement_platform.lake.audit_columns import stamped
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, NOTIFICATION, data_table
 from engagement_platform.lake.lake import Lake
@@ -96,7 +96,7 @@ def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
         since, until = manifest.start["sequence"], manifest.end["sequence"]
         at = snapshot.snapshot_of(lake.root, manifest.table_versions)
         # What is resolved is requests; of the Data Table there is one scan.
-        tune_for(lake, log.rows_in(lake.uri(MUTATION_REQUEST), at.versions[MUTATION_REQUEST.name]))
+        tune_for(lake, live_files.rows_in(lake.uri(MUTATION_REQUEST), at.versions[MUTATION_REQUEST.name]))
         pending = snapshot.pending(lake, at)
         in_time = F.col("sequence") <= until
         pending = replace(

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Transaction
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files, log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, MUTATION_REQUEST, data_table
 from engagement_platform.lake.lake import MAX_LITERALS, Lake
@@ -144,7 +144,7 @@ class Move:
     @cached_property
     def choice(self) -> Choice:
         """How the Data Table is written."""
-        rows = log.rows_in(self.lake.uri(self.data), self.at.versions[self.data.name])
+        rows = live_files.rows_in(self.lake.uri(self.data), self.at.versions[self.data.name])
         return choose(self.lake.settings.mutation.apply, "mutation.apply", self.bounds["rows"], rows)
 
     def watermark(self, table: Table, txn: Transaction) -> Transaction:
@@ -247,7 +247,7 @@ def rematerialize_aliases(
 
     def prepare(manifest: Manifest) -> Move:
         at = snapshot.snapshot_of(lake.root, manifest.table_versions)
-        tune_for(lake, log.rows_in(lake.uri(data), at.versions[data.name]))
+        tune_for(lake, live_files.rows_in(lake.uri(data), at.versions[data.name]))
         return Move(lake.under(as_pinned(settings, manifest)), data, manifest, at)
 
     return parts.job(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from engagement_platform.lake import log, scan
+from engagement_platform.lake import live_files, log, scan
 from engagement_platform.lake.contract import Table
 from engagement_platform.pipelines.profiles import rules
 from engagement_platform.pipelines.profiles.entity import Entity
@@ -52,7 +52,7 @@ def point_read_seconds(root: str, entity: Entity) -> float | None:
 def _some_key(root: str, entity: Entity) -> str | None:
     for table in (entity.base, entity.changeset):
         files = pa.table(log.open_version(table.uri(root)).get_add_actions(flatten=True))
-        known = log.of_files(files, f"min.{entity.key}", pa.string()).drop_null()
+        known = live_files.of_files(files, f"min.{entity.key}", pa.string()).drop_null()
         if len(known):
             return str(known[len(known) // 2].as_py())
     return None

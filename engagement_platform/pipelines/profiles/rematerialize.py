@@ -18,7 +18,7 @@ from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Transaction
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.overwrite import (
     delete_through,
@@ -55,7 +55,7 @@ class Rematerialization:
     @property
     def rows(self) -> int:
         """At most so many rows the base has afterwards."""
-        return log.rows_in(self.lake.uri(self.entity.base), self.taken.base_version) + self.taken.pending_rows
+        return live_files.rows_in(self.lake.uri(self.entity.base), self.taken.base_version) + self.taken.pending_rows
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def rematerialize(
         pinned = snapshot(lake.root, entity, changeset_version=changeset, base_version=base)
         # A batch may have landed between the watermark and the versions that were pinned.
         taken = replace(pinned, through=manifest.end["batch"])
-        rows = log.rows_in(lake.uri(entity.base), base)
+        rows = live_files.rows_in(lake.uri(entity.base), base)
         choice = choose(own.rematerialize.method, "rematerialize.method", taken.pending_rows, rows)
         tune_for(lake, rows + taken.pending_rows)
         return Rematerialization(lake.under(own), entity, manifest, choice, taken)

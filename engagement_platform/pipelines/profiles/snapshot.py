@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import log
+from engagement_platform.lake import live_files, log
 from engagement_platform.pipelines.profiles.entity import Entity
 
 NO_BATCH = -1
@@ -156,14 +156,14 @@ def are_newer(root: str, entity: Entity, taken: Snapshot) -> bool:
     files = pa.table(base.get_add_actions(flatten=True))
     if not files.num_rows:
         return True
-    newest = log.of_files(files, f"max.{entity.version}", pa.int64())
+    newest = live_files.of_files(files, f"max.{entity.version}", pa.int64())
     return newest.null_count == 0 and bool(pc.max(newest).as_py() < min(known))
 
 
 def batches_of(changeset: DeltaTable, entity: Entity) -> dict[int, Batch]:
     """What each batch has in this version of the changeset."""
     files = pa.table(changeset.get_add_actions(flatten=True))
-    oldest = log.of_files(files, f"min.{entity.version}", pa.int64())
+    oldest = live_files.of_files(files, f"min.{entity.version}", pa.int64())
     files = files.append_column("oldest", oldest).append_column("is_known", pc.is_valid(oldest))
     summed = files.group_by("partition.batch_id").aggregate(
         [("num_records", "sum"), ("oldest", "min"), ("is_known", "all")]
