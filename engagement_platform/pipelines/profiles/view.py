@@ -231,7 +231,8 @@ def view(
     """
     settings = lake.settings.merge_on_read
     taken = at or snapshot(lake.root, entity)
-    base = lake.read(entity.base, taken.base_version)
+    # Readers put predicates on the view, also in SQL.
+    base = lake.read(entity.base, taken.base_version, skips=True)
     passes = None if where is None else F.expr(where)
     folded = folded_changes(lake, entity, taken) if taken.pending else None
     if passes is not None and taken.pending_rows <= FEW_KEYS:
