@@ -66,6 +66,8 @@ def ui(lake: SeededLake, webhook: Receiver, monkeypatch: pytest.MonkeyPatch) -> 
         "KAFKA__BOOTSTRAP_SERVERS": f"127.0.0.1:{nobody}",
         "KAFKA__TIMEOUT": "PT1S",
         "DAGSTER__AUTOMATION": "running",
+        # The sensor that merges before the night would come first.
+        "MAINTENANCE__FILES_BY_DAY": str(FILES + 1),
         "ALERTING__URLS": json.dumps([webhook.url]),
     }
     for name, value in variables.items():
