@@ -12,7 +12,6 @@ from functools import partial
 from urllib.parse import unquote
 
 import dagster as dg
-from pydantic import Field
 
 from engagement_platform.defs.batches import Metadata, rows_table
 from engagement_platform.defs.materialization_events import Context
@@ -129,14 +128,16 @@ def vacuumed_metadata(results: Iterable[Vacuumed | PlatformError]) -> Metadata:
     return shown | ({"refused": "\n".join(refused)} if refused else {})
 
 
-class OptimizeConfig(dg.Config):
-    by_day: bool = Field(False, description="Only what has so many small files that it is not left for the night.")
+@dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
+def optimize_changed(context: dg.OpExecutionContext, platform: Platform) -> None:
+    """Partitions that changed and gain most, within the budget; the next run goes on with the others."""
+    context.add_output_metadata(optimize(context, platform.settings(), Asked()))
 
 
 @dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
-def optimize_changed(context: dg.OpExecutionContext, config: OptimizeConfig, platform: Platform) -> None:
-    """Partitions that changed and gain most, within the budget; the next run goes on with the others."""
-    context.add_output_metadata(optimize(context, platform.settings(), Asked(by_day=config.by_day)))
+def merge_many(context: dg.OpExecutionContext, platform: Platform) -> None:
+    """Only what has so many small files that it is not left for the night."""
+    context.add_output_metadata(optimize(context, platform.settings(), Asked(by_day=True)))
 
 
 @dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
@@ -159,6 +160,12 @@ def vacuum(context: dg.OpExecutionContext, platform: Platform) -> None:
 def optimize_tables() -> None:
     """Merge small files and order them anew where tables changed since the last time. No row changes."""
     optimize_changed()
+
+
+@dg.job(tags=RETRIED)
+def merge_small_files() -> None:
+    """Merge the small files of tables that have many of them, without waiting for the night. No row changes."""
+    merge_many()
 
 
 @dg.job(tags=RETRIED)
@@ -200,11 +207,11 @@ optimize_organizations = dg.define_asset_job(
 
 def many_small_files(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
     """A run for what has so many small files that it is not left for the night."""
-    if reason := too_soon(recent_runs(context.instance, optimize_tables.name), time.time(), BY_DAY_PAUSE_S):
+    if reason := too_soon(recent_runs(context.instance, merge_small_files.name), time.time(), BY_DAY_PAUSE_S):
         return dg.SkipReason(reason)
     if not planned(settings, Asked(by_day=True)).chosen:
         return dg.SkipReason(f"Merging would save {settings.maintenance.files_by_day:,} files in no table.")
-    return dg.RunRequest(run_config=dg.RunConfig(ops={optimize_changed.name: OptimizeConfig(by_day=True)}))
+    return dg.RunRequest()
 
 
 def organizations_found(context: dg.SensorEvaluationContext, settings: Settings) -> Answer:
@@ -241,13 +248,13 @@ def definitions() -> dg.Definitions:
     pressing = sensor(
         "many_small_files",
         many_small_files,
-        "Optimizes between two nights tables that have too many small files (`maintenance.files_by_day`).",
-        job=optimize_tables.name,
+        "Merges between two nights the files of tables that have too many small ones (`maintenance.files_by_day`).",
+        job=merge_small_files.name,
         every=300,
     )
     return dg.Definitions(
         assets=[layout_history],
-        jobs=[optimize_tables, second_round, vacuum_tables, optimize_organizations],
+        jobs=[optimize_tables, merge_small_files, second_round, vacuum_tables, optimize_organizations],
         schedules=schedules,
         sensors=[found, pressing],
     )

@@ -68,8 +68,8 @@ def test_tables_with_too_many_small_files_are_merged_before_the_night_and_no_oth
     assert skipped(tick(instance, "many_small_files")) == "Merging would save 100 files in no table."
     lake.engagements("org...2", 10)
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_MAINTENANCE__FILES_BY_DAY", "20")
-    request = tick(instance, "many_small_files")
-    run("optimize_tables", instance, run_config=request.run_config)
+    assert isinstance(tick(instance, "many_small_files"), dg.RunRequest)
+    run("merge_small_files", instance)
     assert (lake.files("org-1"), lake.files("org...2")) == (12, 1)
     assert "The next look is in" in skipped(tick(instance, "many_small_files"))
 
