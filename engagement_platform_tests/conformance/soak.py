@@ -278,4 +278,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    # Ended by a signal, it ends what it started, as after an error.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     sys.exit(main())
