@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,13 +53,18 @@ def of_files(files: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([pa.nulls(files.num_rows, kind)])
 
 
+def _alone(table: DeltaTable) -> bool:
+    """Whether files alone say what the rows are: with deletion vectors, mapped columns and widened types they do not,
+    and the protocol asks more of readers."""
+    return table.protocol().min_reader_version == 1
+
+
 def plain(uri: str, version: int) -> tuple[dict[str, Any], list[str]] | None:
     """Schema, as JSON, and the few files of a version that alone say what its rows are; None where they do not.
 
-    They do not with deletion vectors, mapped columns and widened types, of which the protocol asks more of readers.
     Partitions by day are as good as columns where folders are called by them: a text in the name of a folder may be
-    taken for a number. Nor of an empty table, since a list of files that names none means nothing to Spark, nor of a
-    version that is not there, of which Delta says why.
+    taken for a number. None of an empty table, too, since a list of files that names none means nothing to Spark, and
+    of a version that is not there, of which Delta says why.
     """
     try:
         found = open_version(uri, version)
@@ -68,7 +72,7 @@ def plain(uri: str, version: int) -> tuple[dict[str, Any], list[str]] | None:
         return None
     schema: dict[str, Any] = json.loads(found.schema().to_json())
     paths: list[str] = pa.table(found.get_add_actions()).column("path").to_pylist()
-    if found.protocol().min_reader_version > 1 or not 0 < len(paths) <= FEW_FILES:
+    if not _alone(found) or not 0 < len(paths) <= FEW_FILES:
         return None
     by = list(found.metadata().partition_columns)
     dates = {field["name"] for field in schema["fields"] if field["type"] == "date"}
@@ -81,15 +85,13 @@ def plain(uri: str, version: int) -> tuple[dict[str, Any], list[str]] | None:
 def between(uri: str, version: int, column: str, spans: Sequence[tuple[datetime, datetime]]) -> list[str] | None:
     """The files of a version whose bounds of a column of times admit one of the spans, or that have no bounds.
 
-    spans: first and last time, both included. None where a file alone does not say what its rows are: deletion vectors,
-    mapped columns, shallow clones. A scan in Spark would cost a job a table for its log (Delta 4.4.0).
+    spans: first and last time, both included. None where a file alone does not say what its rows are. A scan in Spark
+    would cost a job a table for its log (Delta 4.4.0).
     """
     found = open_version(uri, version)
-    features = set(found.protocol().reader_features or ())
-    mapped = found.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
-    files = pa.table(found.get_add_actions(flatten=True)).to_pylist()
-    if mapped or "deletionVectors" in features or any(":" in file["path"] for file in files):
+    if not _alone(found):
         return None
+    files = pa.table(found.get_add_actions(flatten=True)).to_pylist()
 
     def admitted(file: Mapping[str, Any]) -> bool:
         low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
@@ -97,4 +99,4 @@ def between(uri: str, version: int, column: str, spans: Sequence[tuple[datetime,
         cut_off = timedelta(milliseconds=1)
         return low is None or high is None or any(low <= last and first <= high + cut_off for first, last in spans)
 
-    return [f"{uri}/{unquote(file['path'])}" for file in files if admitted(file)]
+    return [location(uri, file["path"]) for file in files if admitted(file)]
