@@ -53,7 +53,7 @@ def of_files(files: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([pa.nulls(files.num_rows, kind)])
 
 
-def _alone(table: DeltaTable) -> bool:
+def _files_are_rows(table: DeltaTable) -> bool:
     """Whether files alone say what the rows are: with deletion vectors, mapped columns and widened types they do not,
     and the protocol asks more of readers."""
     return table.protocol().min_reader_version == 1
@@ -72,7 +72,7 @@ def plain(uri: str, version: int) -> tuple[dict[str, Any], list[str]] | None:
         return None
     schema: dict[str, Any] = json.loads(found.schema().to_json())
     paths: list[str] = pa.table(found.get_add_actions()).column("path").to_pylist()
-    if not _alone(found) or not 0 < len(paths) <= FEW_FILES:
+    if not _files_are_rows(found) or not 0 < len(paths) <= FEW_FILES:
         return None
     by = list(found.metadata().partition_columns)
     dates = {field["name"] for field in schema["fields"] if field["type"] == "date"}
@@ -89,7 +89,7 @@ def between(uri: str, version: int, column: str, spans: Sequence[tuple[datetime,
     would cost a job a table for its log (Delta 4.4.0).
     """
     found = open_version(uri, version)
-    if not _alone(found):
+    if not _files_are_rows(found):
         return None
     files = pa.table(found.get_add_actions(flatten=True)).to_pylist()
 

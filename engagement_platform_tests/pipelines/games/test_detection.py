@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -122,13 +121,6 @@ def test_what_is_told_of_a_minute_does_not_depend_on_what_comes_after(weeks: VAL
             if one.detected_at <= end
         ]
         assert findings(baseline, [part], [], SETTINGS) == known
-
-
-def test_a_day_of_a_game_is_judged_in_well_under_a_second(weeks: VALUES, baseline: Baseline) -> None:
-    grid = grid_of(weeks, "large", LEARNT, DAY)
-    began = time.process_time()
-    findings(baseline, [grid], [], SETTINGS)
-    assert time.process_time() - began < 0.5
 
 
 def test_an_outage_among_the_weeks_hardly_moves_what_is_expected(weeks: VALUES, baseline: Baseline) -> None:
