@@ -31,9 +31,10 @@ from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform_tests.ingest_server.world import event, key_for, server, wait_until
 
 CANARY = "Zq7canaryXk9w"
-_LEFT_ALONE = {"up", "services", "setup", "ingest-server", "produce", "produce-games", "perftest"}
-"""They start or download something, or send. The ingest server is a process of its own below; `services` and `up` are
-where they are tried, `local/test_services.py` and `defs/test_browser.py`, with what they start."""
+_LEFT_ALONE = {"up", "services", "ingest-server", "produce", "produce-games"}
+"""They start something, or send, which is done below. The ingest server is a process of its own below; `services` and
+`up` are where they are tried, `local/test_services.py` and `defs/test_browser.py`, with what they start, and what
+`perftest` does with a spec in `benchmarks/perftest/test_one.py`."""
 # What some settings have to look like, so that what holds them goes as far as it can.
 _SHAPED: Mapping[str, object] = {
     "stores.url": f"postgresql+psycopg2://somebody:{CANARY}@127.0.0.1:1/stores?connect_timeout=2",
@@ -177,6 +178,7 @@ def test_no_command_shows_a_secret(
     # With stores that answer commands go on to the broker, and alerts to those who are told of them.
     monkeypatch.delenv(f"{ENV_PREFIX}STORES__URL")
     call("produce", "--sample", "1")
+    call("produce-games", "--sample", "1", "--to", "http://127.0.0.1:1")
     for words in (["status"], ["status", "--json"], ["alert", "test"], ["alert", "list"], ["consumers"], ["batches"]):
         call(*words)
     said["settings"] = "".join(map(str, (Settings(), repr(Settings()), Settings().model_dump()))).encode()

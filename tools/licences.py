@@ -1,6 +1,6 @@
-"""The licences of all that is locked, as the packages declare them: docs/licences.md. Raises where one is not allowed.
+"""The licences of all that is locked, and of the jars that `setup` downloads, as they declare them: docs/licences.md.
 
-Of the packages that are installed; those for other systems only are not.
+Of the packages that are installed; those for other systems only are not. Raises where a licence is not allowed.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ import re
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
+from xml.etree import ElementTree
+
+from engagement_platform.lake.jars import resolve_jars
+from engagement_platform.settings import SparkSettings
 
 ROOT = Path(__file__).resolve().parent.parent
 
 ALLOWED: Mapping[str, str] = {
-    "MIT": r"MIT( License)?|MIT-0|MIT-CMU|DFSG approved",
-    "Apache 2.0": r"Apache-2\.0|Apache Software License|Apache License.*",
-    "BSD": r"0BSD|BSD-[23]-Clause|BSD( License)?|3-Clause BSD License",
+    "MIT": r"(The )?MIT( License)?|MIT-0|MIT-CMU|DFSG approved",
+    "Apache 2.0": r"Apache-2\.0|Apache Software License|(The )?Apache (Software )?License.*|Apache 2\.0 License",
+    "BSD": r"0BSD|BSD-[23]-Clause|BSD( [23]-Clause)?( License)?|3-Clause BSD License|Go License",
     "ISC": r"ISC|ISC License \(ISCL\)",
     "PSF": r"PSF-2\.0|Python Software Foundation License|CNRI-Python",
     "MPL 2.0": r"MPL-2\.0|Mozilla Public License 2\.0 \(MPL 2\.0\)",
-    "public domain": r"CC0-1\.0|Unlicense|Zlib",
+    "public domain": r"CC0-1\.0|Unlicense|Zlib|Public Domain, per Creative Commons CC0",
 }
 """Name -> what packages write for it. MPL binds those who change files of the package, which nobody does here."""
 EXCEPTIONS: Mapping[str, str] = {
@@ -39,23 +43,29 @@ def page() -> str:
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     packages = dict(declared(lock))
     several = set(re.findall(r"^([^\s=]+)==\S+ ; python_full_version", lock, re.MULTILINE))
-    by_licence: dict[str, list[str]] = {}
-    for package, written in packages.items():
-        licence = name_of(package, written)
-        by_licence.setdefault(BY_PYTHON if package in several else licence, []).append(package)
-    rows = [f"| {licence} | {', '.join(names)} |" for licence, names in sorted(by_licence.items())]
+    named = {
+        package: BY_PYTHON if package in several else name_of(package, written) for package, written in packages.items()
+    }
     return "\n".join(
         (
             "<!-- Made from the lock by `make docs`; edits are lost. -->\n",
             "# Licences\n",
-            "What the packages in `requirements.lock` declare. A package with another licence fails `make docs` and a",
-            "test until `tools/licences.py` allows it. The platform itself is under the Apache License 2.0.\n",
-            "| licence | packages |",
-            "|---|---|",
-            *rows,
-            "",
+            "What the packages in `requirements.lock` declare, and the jars that `setup` downloads. One with another",
+            "licence fails `make docs` and a test until `tools/licences.py` allows it. The platform itself is under the",
+            "Apache License 2.0.\n",
+            *_table("packages", named),
+            *_table("jars", {jar: name_of(jar, written) for jar, written in declared_by_jars()}),
         )
     )
+
+
+def _table(header: str, named: Mapping[str, str]) -> Iterator[str]:
+    by_licence: dict[str, list[str]] = {}
+    for one, licence in named.items():
+        by_licence.setdefault(licence, []).append(one)
+    yield from (f"| licence | {header} |", "|---|---|")
+    yield from (f"| {licence} | {', '.join(names)} |" for licence, names in sorted(by_licence.items()))
+    yield ""
 
 
 def declared(lock: str) -> Iterator[tuple[str, str]]:
@@ -68,6 +78,21 @@ def declared(lock: str) -> Iterator[tuple[str, str]]:
         classified = (each.rpartition(" :: ")[2] for each in about.get_all("Classifier") or () if "License ::" in each)
         (expression, *_), (plain, *_) = (about.get_all(name) or [""] for name in ("License-Expression", "License"))
         yield package, expression or "; ".join(sorted(set(classified))) or plain.partition("\n")[0]
+
+
+def declared_by_jars() -> Iterator[tuple[str, str]]:
+    """(jar without version, its licences as it writes them), in order, from what Ivy keeps of each that it downloads.
+
+    Raises LicenceNotAllowed where it has kept nothing.
+    """
+    cache = SparkSettings().jar_cache.expanduser()
+    for jar in sorted({jar.stem for conf in ("spark", "kafka") for jar in resolve_jars(conf, cache)}):
+        name, version = re.split(r"-(?=\d[^-]*(?:-\d+)?$)", jar, maxsplit=1)
+        kept = next((cache / "ivy").glob(f"*/{name}/ivy-{version}.xml"), None)
+        if kept is None:
+            raise LicenceNotAllowed(f"Ivy has kept nothing of {jar}. Delete {cache} and run `make setup` again.")
+        found = ElementTree.parse(kept).getroot().iterfind("info/license")  # noqa: S314
+        yield name, "; ".join(dict.fromkeys(each.attrib["name"] for each in found))
 
 
 def name_of(package: str, written: str) -> str:
