@@ -51,8 +51,8 @@ def page() -> str:
             "<!-- Made from the lock by `make docs`; edits are lost. -->\n",
             "# Licences\n",
             "What the packages in `requirements.lock` declare, and the jars that `setup` downloads. One with another",
-            "licence fails `make docs` and a test until `tools/licences.py` allows it. The platform itself is under the",
-            "Apache License 2.0.\n",
+            "licence fails `make docs` and a test until `tools/licences.py` allows it. The platform itself is under",
+            "the Apache License 2.0.\n",
             *_table("packages", named),
             *_table("jars", {jar: name_of(jar, written) for jar, written in declared_by_jars()}),
         )
