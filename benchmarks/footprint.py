@@ -17,12 +17,14 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,8 +128,21 @@ def data_files(home: Path) -> int:
 
 
 def database(home: Path) -> int:
-    """Bytes of Dagster's runs, events, ticks and evaluations."""
-    return sum(size for path, size in sizes(home / "dagster") if path.suffix.startswith(".db"))
+    """Bytes of Dagster's runs, events, ticks and evaluations: the pages that its databases have.
+
+    Not the sizes of files: a write-ahead log stays as long as it once was, up to 4 MB, and is written anew.
+    """
+    return sum(_pages(path, size) for path, size in sizes(home / "dagster") if path.suffix == ".db")
+
+
+def _pages(path: Path, size: int) -> int:
+    """Bytes of a database with what its write-ahead log adds; of a file that is none, or is being made, its own."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
+            (pages,), (each,) = (database.execute(f"PRAGMA page_{what}").fetchone() for what in ("count", "size"))
+    except sqlite3.Error:
+        return size
+    return int(pages * each)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -84,7 +86,24 @@ def test_what_goes_while_a_home_is_measured_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "dagster/history/gone.db-wal").symlink_to(tmp_path / "nothing")
     found = {name: figure * MEGABYTE if name.endswith("MB") else figure for name, figure in kept(tmp_path).items()}
     assert found == {
-        "data files": 1, "files of table logs": 2, "lake, MB": 7, "stores, MB": 192, "Dagster's databases, MB": 24,
+        "data files": 1, "files of table logs": 2, "lake, MB": 7, "stores, MB": 192, "Dagster's databases, MB": 8,
         "Dagster's ticks, MB": 1024,
         "logs, MB": 256, "broker, MB": 512, "all else in the home, files": 1, "all else in the home, MB": 32,
     }  # fmt: skip
+
+
+def test_of_a_database_the_pages_count_and_not_a_log_that_is_written_anew(tmp_path: Path) -> None:
+    (tmp_path / "dagster").mkdir()
+    with closing(sqlite3.connect(tmp_path / "dagster" / "runs.db", isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE runs (body BLOB)")
+        empty = kept(tmp_path)["Dagster's databases, MB"]
+        for _ in range(200):
+            database.execute("INSERT INTO runs VALUES (zeroblob(10000))")
+        # All of it is in the log only, and then both in the log and in its file.
+        for _ in range(2):
+            assert 2.0 < kept(tmp_path)["Dagster's databases, MB"] - empty < 2.6
+            database.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        database.execute("DELETE FROM runs")
+        database.execute("VACUUM")
+        assert kept(tmp_path)["Dagster's databases, MB"] == pytest.approx(empty, abs=0.02)
