@@ -94,6 +94,8 @@ FROM_FAULTS = frozenset(
         "AnalysisException", "BatchFailed", "FenceNotPlaced", "PythonException", "SparkConnectException",
         "SparkConnectGrpcException", "SparkException", "SparkUnavailable", "UnknownException", "_InactiveRpcError",
         "_MultiThreadedRendezvous",
+        # What its client says of an answer that had begun to come when the server was killed.
+        "PySparkRuntimeError: [RESPONSE_ALREADY_RECEIVED]",
         # Stores are locked, down or without space, and so nobody gives a lease back or keeps one alive.
         "DatabaseError", "LeaseLost", "LeaseUnavailable", "OperationalError", "OSError", "StoresUnavailable",
         # Services do not answer, or break off.
@@ -431,9 +433,12 @@ def wrong(events: Sequence[Event], *, goes_back: bool) -> list[str]:
     ]
 
 
+_CLASS = r"PySparkRuntimeError: \[\w+\]|\w+"
+
+
 def _errors(why: str) -> list[str]:
-    """The class of an error, and of the one that BatchFailed quotes."""
-    found = re.match(r"(\w+)(?:: .*? stopped: (\w+): )?", why, re.DOTALL)
+    """The class of an error, and of the one that BatchFailed quotes; of a class for many with its condition."""
+    found = re.match(rf"({_CLASS})(?:: .*? stopped: ({_CLASS})[: ])?", why, re.DOTALL)
     return [name for name in found.groups() if name] if found else [why]
 
 

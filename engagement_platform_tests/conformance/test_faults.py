@@ -180,6 +180,7 @@ def failed(name: str, why: str) -> Event:
         "StoresUnavailable: the stores cannot be used",
         "OSError: [Errno 28] No space left on device",
         "BatchFailed: ingest-engagements batch 3 stopped: SparkConnectGrpcException: the answer is lost. What its …",
+        "BatchFailed: ingest-engagements batch 0 stopped: PySparkRuntimeError: [RESPONSE_ALREADY_RECEIVED] INVALID_…",
     ],
 )
 def test_an_error_that_a_fault_may_cause_is_none_of_the_product(why: str) -> None:
@@ -193,6 +194,8 @@ def test_an_error_that_a_fault_may_cause_is_none_of_the_product(why: str) -> Non
         "AssertionError: ",
         "BooksDoNotBalance: 3 received, 2 accounted for",
         "BatchFailed: ingest-engagements batch 3 stopped: TypeError: no text. What its finished processes wrote …",
+        "BatchFailed: ingest-engagements batch 3 stopped: PySparkRuntimeError: [DATA_TYPE_MISMATCH] no text. What …",
+        "PySparkRuntimeError: [RESULT_TYPE_MISMATCH]",
         "StoresBehind: the stores are older than the tables",
         "ObjectsForgotten: of batch 3",
     ],
