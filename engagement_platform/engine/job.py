@@ -277,6 +277,9 @@ class _Attempt(Generic[W]):
             self._note_failure(manifest, error)
             if isinstance(error, PlatformError) or not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
                 raise
+            # Where another run has taken the place of this one, Spark says that a session, or a file, is gone.
+            for lease in self.leases:
+                lease.check()
             # When the broker went away in the middle, Spark raises a long error; the source's is one sentence.
             self.job.source.check(manifest.start, manifest.end)
             raise BatchFailed(manifest, error) from error

@@ -11,6 +11,9 @@ from enum import StrEnum
 
 from engagement_platform.errors import PlatformError
 
+OPENED = "engagement_platform.opened_by_erasure"
+"""Property of an append-only table while an erasure removes rows from it, and after one that died meanwhile."""
+
 
 class Mode(StrEnum):
     """How rows may change. Only append-only tables may be streamed from."""
@@ -138,7 +141,9 @@ def differences(contract: Table, found: Found) -> tuple[list[Column], list[str]]
     if tuple(found.partitioned_by) != contract.partitioned_by:
         problems.append(partitioned_otherwise(found.partitioned_by, contract))
     append_only = found.properties.get("delta.appendOnly", "false") == "true"
-    if append_only != (contract.mode is Mode.APPEND_ONLY):
+    # A table that an erasure has opened is closed by it, or by the erasure that is made again.
+    opened = found.properties.get(OPENED) == "true" and contract.mode is Mode.APPEND_ONLY
+    if append_only != (contract.mode is Mode.APPEND_ONLY) and not opened:
         problems.append(f"delta.appendOnly is {str(append_only).lower()}, declared {contract.mode}")
     return missing, problems
 

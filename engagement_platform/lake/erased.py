@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
 from engagement_platform.lake.commit_lock import commit_lock
-from engagement_platform.lake.contract import Mode, Table
+from engagement_platform.lake.contract import OPENED, Mode, Table
 from engagement_platform.lake.lake import Lake
 
 ERASE_SUBJECTS = "erase-subjects"
@@ -61,9 +61,9 @@ def rewrite(
 
     Each key is in one of both, in `changed` once. The condition of the MERGE names columns, and of organizations and
     days the first and the last. An append-only table is opened for it by one commit and closed by another; where the
-    process dies in between, the table's contract is broken until the same call is made again, be it with nothing to
-    remove. Streams stop at the removal unless they skip changes. Skipped when this transaction is in the table already,
-    or there is no table. Raises TableBusy, StoresBehind.
+    process dies in between it stays open, which its property `OPENED` says, until the same call is made again, be it
+    with nothing to remove. Streams stop at the removal unless they skip changes. Skipped when this transaction is in
+    the table already, or there is no table. Raises TableBusy, StoresBehind.
     """
     uri, name = lake.uri(table), lake.sql_name(table)
     with commit_lock(lake.root, table.name):
@@ -113,7 +113,10 @@ def _alter(lake: Lake, table: Table, *, open_to_removals: bool) -> None:
     found = log.describe(lake.uri(table))
     if found is not None and found.properties.get(_APPEND_ONLY, "false") != wanted:
         name = lake.sql_name(table)
-        lake.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{_APPEND_ONLY}' = '{wanted}')").collect()
+        opened = str(open_to_removals).lower()
+        lake.spark.sql(
+            f"ALTER TABLE {name} SET TBLPROPERTIES ('{_APPEND_ONLY}' = '{wanted}', '{OPENED}' = '{opened}')"
+        ).collect()
 
 
 def current_files(root: str, table: Table) -> set[Path]:

@@ -7,9 +7,10 @@ runs to its end. A program that refuses has to say why in a sentence, and has to
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
@@ -68,6 +69,8 @@ OPERATIONS = (
 PATIENCE_S = 3 * LEASE_S
 """How long a program waits for the leases of one that is stopped, and for its batch."""
 TIMES_AGAIN = 3
+_SEQUENCE = re.compile(r"(?<=sequence': )\d+")
+"""In a row, or in the end of a batch: `'batch_sequence': 14`, `'sequence': 14`."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,9 @@ class _Arena:
         self.prepared = prepared
         self.alone: dict[str, tuple[Machine, list[str]]] = {}
         self.orders: dict[tuple[str, str], Contents] = {}
+        """As `in_order`."""
+        self.refusing: dict[tuple[str, str], set[str]] = {}
+        """Which of both refuse in an order: the second, or none."""
         self.number = 0
 
     def race(self, first: Scenario, second: Scenario, held: str) -> Race:
@@ -157,30 +163,42 @@ class _Arena:
             (operation.name, ended.refused) for operation, ended in zip(operations, both, strict=True) if ended.status
         ]
         wrong = [ended.wrong for ended in both if ended.wrong]
-        order, differs = "", "; ".join(wrong or self._until_done(own, operations, both))
-        if not differs:
-            order, differs = self._equals(operations, contents(own))
+        if not wrong:
+            wrong, refusing = self._until_done(own, operations, both)
+        order, differs = "", "; ".join(wrong)
+        if not wrong:
+            order, differs = self._equals(operations, in_order(contents(own)), refusing)
         shutil.rmtree(own.folder)
         return Race(first.name, second.name, held, order, refused, differs, time.monotonic() - began)
 
-    def _until_done(self, own: Machine, operations: Sequence[Scenario], both: Sequence[Ended]) -> list[str]:
-        """Run again those that refused, a few times since each may wait for the other; what still refuses, or is wrong
-        with any that was run again."""
+    def _until_done(
+        self, own: Machine, operations: Sequence[Scenario], both: Sequence[Ended]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Run again those that refused, a few times since each may wait for the other; what is wrong with any that was
+        run again, and name -> sentence of those that refuse still."""
         waiting = [(operation, ended) for operation, ended in zip(operations, both, strict=True) if ended.status]
         wrong = list[str]()
         for _ in range(TIMES_AGAIN):
             again = [(operation, self._again(own, operation)) for operation, _ in waiting]
             wrong += [f"{operation.name} again: {ended.wrong}" for operation, ended in again if ended.wrong]
             waiting = [(operation, ended) for operation, ended in again if ended.status]
-        return [*wrong, *(f"{one.name} refuses still: {ended.refused}" for one, ended in waiting if ended.refused)]
+        return wrong, {one.name: ended.refused for one, ended in waiting if ended.refused}
 
-    def _equals(self, operations: tuple[Scenario, Scenario], found: Contents) -> tuple[str, str]:
-        """Which order of the two leaves this; where none does, what differs."""
-        differing = []
+    def _equals(
+        self, operations: tuple[Scenario, Scenario], found: Contents, refusing: Mapping[str, str]
+    ) -> tuple[str, str]:
+        """Which order of the two leaves this; where none does, what differs.
+
+        refusing: those that never did their work; one that the order does not let do it either is none of these, such
+        as a restore of what an erasure has changed.
+        """
+        differing = [f"{name} refuses still: {said}" for name, said in refusing.items()]
         for one, other in (operations, operations[::-1]):
-            if not (difference := differences(self._order(one, other), found)):
+            left = self._order(one, other)
+            difference = differences(left, found)
+            if not difference and set(refusing) == self.refusing[one.name, other.name]:
                 return f"{one.name}, {other.name}", ""
-            differing.append(f"unlike {one.name}, then {other.name}: {difference}")
+            differing.append(f"unlike {one.name}, then {other.name}: {difference or 'refuses otherwise'}")
         return "", "\n  ".join(differing)
 
     def commits(self, operation: Scenario) -> list[str]:
@@ -208,7 +226,8 @@ class _Arena:
             own = self._copy(self._alone(first)[0])
             done = _run(own, second, second.program)
             assert not done.wrong, f"{second.name} after {first.name}: {done.wrong}"
-            self.orders[first.name, second.name] = contents(own)
+            self.orders[first.name, second.name] = in_order(contents(own))
+            self.refusing[first.name, second.name] = {second.name} if done.refused else set()
             shutil.rmtree(own.folder)
         return self.orders[first.name, second.name]
 
@@ -234,6 +253,14 @@ class _Arena:
             if (done := _run(own, operation, program)).status:
                 break
         return done
+
+
+def in_order(found: Contents) -> Contents:
+    """Contents with the place of each sequence among all in them: erasure is several batches, between which others draw
+    theirs."""
+    drawn = sorted({int(number) for rows in found.values() for row in rows for number in _SEQUENCE.findall(row)})
+    places = {str(number): str(place) for place, number in enumerate(drawn)}
+    return {name: sorted(_SEQUENCE.sub(lambda at: places[at[0]], row) for row in rows) for name, rows in found.items()}
 
 
 def _ended(program: Program) -> Ended:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engagement_platform_tests.conformance import races
-from engagement_platform_tests.conformance.races import OPERATIONS, TIMES_AGAIN, _Arena
+from engagement_platform_tests.conformance.races import OPERATIONS, TIMES_AGAIN, _Arena, in_order
 from engagement_platform_tests.conformance.refusals import REFUSALS, Ended
 from engagement_platform_tests.docs.pages import error_names
 from engagement_platform_tests.ingestion.test_whole_path import Machine
@@ -56,23 +56,57 @@ WORKED, REFUSED, BROKE = Ended(0, ""), Ended(1, "TableBusy: another process writ
 
 
 @pytest.mark.parametrize(
-    ("again", "says"),
+    ("again", "says", "refusing"),
     [
-        ([WORKED], []),
-        ([REFUSED, WORKED], []),
-        ([BROKE, WORKED], [f"ingest again: {BROKE.wrong}"]),
-        ([REFUSED] * TIMES_AGAIN, [f"ingest refuses still: {REFUSED.refused}"]),
+        ([WORKED], [], {}),
+        ([REFUSED, WORKED], [], {}),
+        ([BROKE, WORKED], [f"ingest again: {BROKE.wrong}"], {}),
+        ([REFUSED] * TIMES_AGAIN, [], {"ingest": REFUSED.refused}),
     ],
 )
 def test_an_operation_that_refused_works_when_it_is_run_again_and_breaks_in_none_of_these_runs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, again: list[Ended], says: list[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, again: list[Ended], says: list[str], refusing: dict[str, str]
 ) -> None:
     ends = iter(again)
     monkeypatch.setattr(races, "_run", lambda *_: next(ends))
     own, both = Machine(tmp_path, {}), (REFUSED, WORKED)
-    assert _Arena(own)._until_done(own, OPERATIONS[:2], both) == says
+    assert _Arena(own)._until_done(own, OPERATIONS[:2], both) == (says, refusing)
+
+
+@pytest.mark.parametrize(
+    ("refusing", "order"),
+    [
+        ({}, "ingest, apply"),
+        ({"ingest": "RestoreRefused: gone"}, "apply, ingest"),
+        ({"apply": "RestoreRefused: gone"}, ""),
+    ],
+)
+def test_what_refuses_to_the_end_refuses_also_in_the_order_that_leaves_the_same(
+    tmp_path: Path, refusing: dict[str, str], order: str
+) -> None:
+    arena, (ingest, apply, *_) = _Arena(Machine(tmp_path, {})), OPERATIONS
+    arena.orders = {("ingest", "apply"): {"a": ["1"]}, ("apply", "ingest"): {"a": ["1"]}}
+    arena.refusing = {("ingest", "apply"): set(), ("apply", "ingest"): {"ingest"}}
+    found, differs = arena._equals((ingest, apply), {"a": ["1"]}, refusing)
+    assert (found, "apply refuses still: RestoreRefused: gone" in differs) == (order, not order)
+    assert arena._equals((ingest, apply), {"a": ["2"]}, refusing)[0] == ""
 
 
 def test_every_refusal_is_an_error_of_the_product_and_a_batch_that_failed_is_none() -> None:
     assert error_names() >= REFUSALS
     assert "BatchFailed" not in REFUSALS
+
+
+def test_of_sequences_their_order_counts() -> None:
+    def found(row: int, other: int, end: int) -> dict[str, list[str]]:
+        return {
+            "engagement/alias": [
+                f"{{'id': 'a', 'batch_sequence': {row}}}",
+                f"{{'id': 'b', 'batch_sequence': {other}}}",
+            ],
+            "batches": [f"apply-mutations@1 batch 2 SUCCEEDED {{'sequence': {end}}}"],
+        }
+
+    assert in_order(found(14, 9, 14)) == in_order(found(18, 12, 18)) == found(1, 0, 1)
+    assert in_order(found(9, 14, 14)) != in_order(found(14, 9, 14))
+    assert in_order(found(14, 9, 15)) != in_order(found(14, 9, 14))

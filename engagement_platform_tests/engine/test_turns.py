@@ -14,17 +14,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from pyspark.errors import PySparkRuntimeError
 from sqlalchemy import Engine, func, select
 
-from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.database import open_engine, writing
 from engagement_platform.engine.drain import DrainPolicy, drain, pause_s
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Step, Stores
+from engagement_platform.engine.job import BatchFailed, BatchReport, Callbacks, MicroBatchJob, Step, Stores
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
 from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.engine.schema import LEASE, LEASE_WAITER
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, closed, how_to_finish
+from engagement_platform.errors import PlatformError
 
 INGEST, APPLY, REQUESTS = "ingest-engagements", "apply-mutations", "ingest-mutation-requests"
 DATA, MAPPING, ALIAS, QUARANTINE = "engagement/data", "engagement/mapping", "engagement/alias", "engagement/quarantine"
@@ -127,6 +129,21 @@ def test_no_batch_begins_while_another_job_is_in_the_middle_of_one_on_its_tables
     assert "`engagement-platform reset ingest-engagements --abandon`" in told
     assert [batch.manifest.job for batch in refused.value.batches] == [INGEST]
     assert (world.log, world.stores.checkpoints.latest(APPLY), world.stores.leases.holders()) == ([], None, [])
+
+
+@pytest.mark.parametrize(("taken", "says"), [(True, LeaseLost), (False, BatchFailed)])
+def test_what_spark_says_once_another_run_has_taken_over_is_that_and_otherwise_its_own(
+    world: World, taken: bool, says: type[PlatformError]
+) -> None:
+    def lose_the_session(point: str) -> None:
+        if point == "data.append:before":
+            if taken:
+                with writing(world.engine, "test") as connection:
+                    connection.execute(LEASE.update().values(fencing=LEASE.c.fencing + 1, owner="another run"))
+            raise PySparkRuntimeError("[INVALID_HANDLE.SESSION_CLOSED] the session is gone")
+
+    with pytest.raises(says):
+        list(drain(replace(world.job(INGEST, DATA), callbacks=Callbacks(observe=lose_the_session)), AT_ONCE))
 
 
 def test_who_waits_holds_no_table_and_goes_on_once_the_other_has_finished(world: World) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engagement_platform.lake.contract import Column, Found, Mode, Table, differences
+from engagement_platform.lake.contract import OPENED, Column, Found, Mode, Table, differences
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
 
 CONTRACT = Table(
@@ -77,6 +77,16 @@ def test_an_append_only_contract_wants_the_property() -> None:
     contract = replace(CONTRACT, mode=Mode.APPEND_ONLY)
     assert differences(contract, AGREES) == ([], ["delta.appendOnly is false, declared append-only"])
     assert differences(contract, found(properties=contract.properties)) == ([], [])
+
+
+def test_a_table_that_an_erasure_has_opened_is_as_declared_and_one_that_it_has_closed_is_not_open() -> None:
+    contract = replace(CONTRACT, mode=Mode.APPEND_ONLY)
+    properties = {**contract.properties, "delta.appendOnly": "false"}
+    assert differences(contract, found(properties={**properties, OPENED: "true"})) == ([], [])
+    assert differences(contract, found(properties={**properties, OPENED: "false"})) == (
+        [],
+        ["delta.appendOnly is false, declared append-only"],
+    )
 
 
 def test_every_difference_is_told_at_once() -> None:
