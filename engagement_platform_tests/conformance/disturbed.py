@@ -13,7 +13,7 @@ import sys
 from contextlib import nullcontext
 
 from engagement_platform.lake.commit_lock import commit_lock
-from engagement_platform_tests.conformance.passed import replace, watch
+from engagement_platform_tests.conformance.passed import TRANSACTION, replace, watch
 
 _PRINTED = "point: "
 
@@ -36,8 +36,12 @@ def main(point: str, fault: str, module: str, *arguments: str) -> None:
             os.write(sys.stderr.fileno(), f"{_PRINTED}{passed}\n".encode())
         elif passed == point and fault == "raise":
             raise Crash(point)
+        elif passed == point and fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         elif passed == point:
-            os.kill(os.getpid(), signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
+            # Not while a lease is kept alive in another thread, or nobody could do anything until it is woken up.
+            with TRANSACTION:
+                os.kill(os.getpid(), signal.SIGSTOP)
 
     if module == "engagement_platform.cli":
         import engagement_platform.cli  # noqa: F401

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from threading import RLock
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,10 @@ from engagement_platform_tests.conformance.committing import OUTSIDE
 from engagement_platform_tests.conformance.points import HELPERS, LISTED, UPKEEP
 
 _OBSERVED = frozenset(point for point in LISTED if not point.startswith(UPKEEP))
+
+
+TRANSACTION = RLock()
+"""Held by this process while it writes to the stores: on SQLite nobody else can meanwhile."""
 
 
 def watch(observe: Callable[[str], None]) -> None:
@@ -60,7 +65,7 @@ def watch(observe: Callable[[str], None]) -> None:
     @contextmanager
     def written(*given: Any) -> Iterator[Connection]:
         point = begun()
-        with writing(*given) as connection:
+        with TRANSACTION, writing(*given) as connection:
             yield connection
         if point is not None:
             observe(f"{point}:after")
