@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError
 from engagement_platform.lake.log import location, open_log, open_version
 
 FEW_FILES = 300
-"""Spark is told so many files of a table one by one; each step of planning carries the list (a guess)."""
+"""Spark gets so many files of a table one by one; each step of planning carries the list (a guess)."""
 
 
 def rows_in(uri: str, version: int) -> int:

@@ -62,10 +62,10 @@ def shared_session(
                 raise
             try:
                 yield session
-            except Exception:
-                # The server says that the session or a statement has ended, and not that another run has taken the
-                # place of this one.
-                lease.check()
+            except Exception as error:
+                # The server says that the session is gone, and not that another run has taken the place of this one.
+                if _says_ended(error):
+                    lease.check()
                 raise
             finally:
                 _close(session)

@@ -204,7 +204,7 @@ def test_of_two_edges_with_one_request_id_the_first_counts_plain_or_not() -> Non
 
 def test_a_hundred_thousand_names_and_a_chain_of_thousands_are_settled_without_going_deep() -> None:
     def names_of(size: int) -> Callable[[], None]:
-        """Names, edges of which half are a chain, and one id that half of all names and many edges are about."""
+        """Of so many names, with a long chain of edges, and one id that half of all names and many edges are about."""
         rng = random.Random(20261121)
         chain = all_edges([convert(f"r{n}", f"p{n}", f"p{n + 1}", 2_000 + n) for n in range(size // 20)])
         star = all_edges([convert(f"s{n}", PERSONS[0], f"q{n}", n) for n in range(size // 50)])
