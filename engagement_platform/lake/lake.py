@@ -173,9 +173,6 @@ class Lake:
                 selected = selected.repartition(*(F.col(name) for name in table.partitioned_by))
             else:
                 selected = selected.coalesce(files_of(rows))
-            if table.liquid_by:
-                # It would cluster every new file of a liquid table at once (Delta 4.4.0). OPTIMIZE does so in bulk.
-                self.spark.conf.set("spark.databricks.delta.autoCompact.enabled", "false")
             writer = selected.write.format("delta").mode("append").option("optimizeWrite", "false")
             save_under(writer, self.uri(table), txn)
 

@@ -12,7 +12,7 @@ from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 from engagement_platform.lake.commit_lock import commit_lock
-from engagement_platform.lake.contract import Table
+from engagement_platform.lake.contract import AUTO_COMPACT, Table
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import CONFLICT, configured
@@ -40,7 +40,7 @@ def is_relay(marker: str | None) -> bool:
 def scheme_of(uri: str) -> LayoutScheme | None:
     """The layout of a table, by its partition columns; None where there is no table, or one laid out otherwise.
 
-    `liquid` also for one that is not partitioned and not clustered (yet): `cluster` mends that.
+    `liquid` also for one that is not partitioned and not clustered (yet): `declare` mends that.
     """
     found = log.describe(uri)
     if found is None:
@@ -96,14 +96,19 @@ def relay(lake: Lake, scheme: LayoutScheme, tasks: int, txn: Transaction) -> Non
             raise WrittenMeanwhile(table.name, first_line(error)) from error
 
 
-def cluster(lake: Lake, table: Table, guard: Callable[[], None]) -> None:
-    """Declare the clustering of a table that has none; only the log changes. Does nothing where it has it.
+def declare(lake: Lake, table: Table, guard: Callable[[], None]) -> None:
+    """Declare the clustering and the auto compaction of a layout where the table lacks them; only the log changes.
 
     guard: raises when the caller may not write any more.
     """
+    compacts = table.properties.get(AUTO_COMPACT, "false")
     with commit_lock(lake.root, table.name):
-        [detail] = lake.spark.sql(f"DESCRIBE DETAIL {lake.sql_name(table)}").select("clusteringColumns").collect()
-        if tuple(detail[0] or ()) != table.liquid_by:
+        [found] = lake.spark.sql(f"DESCRIBE DETAIL {lake.sql_name(table)}").collect()
+        changes = []
+        if table.liquid_by and tuple(found["clusteringColumns"] or ()) != table.liquid_by:
+            changes.append(f"CLUSTER BY ({', '.join(table.liquid_by)})")
+        if found["properties"].get(AUTO_COMPACT, "false") != compacts:
+            changes.append(f"SET TBLPROPERTIES ('{AUTO_COMPACT}' = '{compacts}')")
+        for change in changes:
             guard()
-            columns = ", ".join(table.liquid_by)
-            lake.spark.sql(f"ALTER TABLE {lake.sql_name(table)} CLUSTER BY ({columns})").collect()
+            lake.spark.sql(f"ALTER TABLE {lake.sql_name(table)} {change}").collect()

@@ -55,6 +55,8 @@ def session_conf(settings: Settings) -> dict[str, str]:
     """What can be set for one session, in this process or on a server that others share."""
     layout = settings.layout
     on = str(layout.optimize_write).lower()
+    # Where a session says nothing, it goes by the tables' own `delta.autoOptimize.autoCompact`.
+    compaction = {} if layout.auto_compact else {"spark.databricks.delta.autoCompact.enabled": "false"}
     return {
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
@@ -76,7 +78,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # Optimized writes start one task per table partition otherwise; with few cores, 48 small tasks take longer
         # than as many as there are cores. A partition still is written by one task.
         "spark.databricks.delta.optimizeWrite.maxShufflePartitions": str(settings.spark.shuffle_partitions),
-        "spark.databricks.delta.autoCompact.enabled": str(layout.auto_compact).lower(),
+        **compaction,
         "spark.databricks.delta.autoCompact.minNumFiles": str(layout.auto_compact_min_files),
         "spark.databricks.delta.autoCompact.maxFileSize": str(128 * 1024 * 1024),
     }

@@ -18,8 +18,8 @@ class LayoutSettings(Section):
     both: many small files) or `liquid`. A table that has another one is given this one by `engagement-platform
     migrate`."""
     auto_compact: bool = True
-    """Compact a partition after a write that left it with many small files: Spark's own auto compaction
-    (spark.databricks.delta.autoCompact.enabled), and the same for commits through delta-rs."""
+    """Compact a partition after a write that left it with many small files: Delta's auto compaction, of tables with
+    partitions whose rows change (delta.autoOptimize.autoCompact). All others are left to maintenance."""
     auto_compact_min_files: int = Field(50, ge=2)
     """Small files in one partition that start an auto compaction."""
     optimize_write: bool = True
@@ -41,8 +41,8 @@ class HealthSettings(Section):
     """`small_files`: fewer small files in a partition are never flagged. One small file cannot be compacted any
     further, and a handful costs less to read than to rewrite."""
     warn_small_files: int = Field(50, ge=2)
-    """`small_files`: fewer in each partition are for information only; auto compaction, which waits for
-    `layout.auto_compact_min_files`, would merge them soon."""
+    """`small_files`: fewer in each partition are for information only; maintenance, or auto compaction, would merge
+    them soon."""
     max_lone_small_files: int = Field(1000, ge=1)
     """`small_files`: more small files than this in a table, most of them with few others in their partition, mean that
     the partitions are too fine; compaction cannot mend that."""

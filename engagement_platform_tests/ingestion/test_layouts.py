@@ -22,8 +22,15 @@ from pyspark.sql import functions as F
 from engagement_platform.consumers.current_rows import CurrentRows
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake.contract import Table
-from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE, engagement_tables
+from engagement_platform.lake.contract import Mode, Table
+from engagement_platform.lake.engagement import (
+    CHANGESET,
+    MAPPING,
+    NOTIFICATION,
+    QUARANTINE,
+    data_table,
+    engagement_tables,
+)
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, rewrite, vacuum
 from engagement_platform.lake.session import classic_conf, session_conf
@@ -350,12 +357,16 @@ def operations(lake: Lake, table: Table) -> list[str]:
     return [row["operation"] for row in history]
 
 
-def test_small_files_are_compacted_after_a_write_of_partitions_and_not_after_one_of_a_liquid_table(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("switched_on", [True, False])
+def test_small_files_are_compacted_after_a_write_of_partitions_whose_rows_change_and_of_no_others(
+    spark: SparkSession, tmp_path: Path, switched_on: bool
 ) -> None:
-    settings = Settings(home=tmp_path, layout=LayoutSettings(auto_compact=True, auto_compact_min_files=3))
-    for table, compacted in ((QUARANTINE, ["OPTIMIZE"]), (NOTIFICATION, [])):
-        lake = Lake(session_with(spark, settings), settings)
+    layout = LayoutSettings(auto_compact=switched_on, auto_compact_min_files=3, scheme="organization")
+    settings = Settings(home=tmp_path, layout=layout)
+    lake = Lake(session_with(spark, settings), settings)
+    # What one job writes in one session, in whatever order.
+    for table in (NOTIFICATION, data_table("organization"), QUARANTINE):
+        compacted = ["OPTIMIZE"] if switched_on and table.mode is Mode.MUTABLE else []
         lake.ensure(table)
         transactions = [append(lake, table, number) for number in range(3)]
         assert operations(lake, table) == ["CREATE TABLE", "WRITE", "WRITE", "WRITE", *compacted]
@@ -371,7 +382,6 @@ def test_the_settings_are_what_spark_goes_by(spark: SparkSession, tmp_path: Path
         (
             "spark.databricks.delta.autoOptimize.optimizeWrite",
             "spark.databricks.delta.optimizeWrite.enabled",
-            "spark.databricks.delta.autoCompact.enabled",
         ),
         "true",
     )
@@ -384,4 +394,5 @@ def test_the_settings_are_what_spark_goes_by(spark: SparkSession, tmp_path: Path
     assert spark.sparkContext.defaultParallelism == settings.spark.default_parallelism
     assert spark.sparkContext.getConf().get("spark.default.parallelism") == str(settings.spark.default_parallelism)
     off = Settings(home=tmp_path, layout=LayoutSettings(auto_compact=False, optimize_write=False))
-    assert {key: classic_conf(off, [])[key] for key in on} == dict.fromkeys(on, "false")
+    switched_off = (*on, "spark.databricks.delta.autoCompact.enabled")
+    assert {key: classic_conf(off, [])[key] for key in switched_off} == dict.fromkeys(switched_off, "false")

@@ -15,6 +15,7 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.log import Commit
+from engagement_platform.lake.optimize import configured
 from engagement_platform.lake.overwrite import merge_newer
 from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform_tests import plant
@@ -42,10 +43,8 @@ def lake(spark: SparkSession, tmp_path: Path) -> Iterator[Lake]:
     plant.create(made.uri(ROW), ROW)
     for n in range(FILES):
         plant.append(DeltaTable(made.uri(ROW)), rows(n), Transaction("test", n))
-    before = spark.conf.get(AUTO_COMPACT)
-    spark.conf.set(AUTO_COMPACT, "false")
-    yield made
-    spark.conf.set(AUTO_COMPACT, str(before))
+    with configured(spark, {AUTO_COMPACT: "false"}):
+        yield made
 
 
 def merged(lake: Lake, source: pa.Table, number: int) -> tuple[Commit, set[str]]:

@@ -23,7 +23,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import driver_lease, log
 from engagement_platform.lake.engagement import data_table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.repartition import WrittenMeanwhile, cluster, last_relaid, organizations, relay, scheme_of
+from engagement_platform.lake.repartition import WrittenMeanwhile, declare, last_relaid, organizations, relay, scheme_of
 from engagement_platform.lake.restore import Checksum, checksums, rolled_back, whole
 from engagement_platform.lake.session import spark_session
 from engagement_platform.maintenance.layout.remedies import readable
@@ -200,8 +200,7 @@ def run(lake: Lake, stores: Stores, table: str, wanted: LayoutScheme, callbacks:
             callbacks.observe("relaid")
         versions, found = _compared(lake, wanted, guard, again=not relaying)
         callbacks.observe("verified")
-        if wanted == "liquid":
-            cluster(lake, data, guard)
+        declare(lake, data, guard)
         files = log.open_log(lake.uri(data))
         assert files is not None, f"{table} is gone"
         rows, checksum = (found.rows, found.total) if found else (None, None)

@@ -28,7 +28,7 @@ from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.schema import LEASE
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.lake import log, scan
-from engagement_platform.lake.contract import ContractBroken
+from engagement_platform.lake.contract import AUTO_COMPACT, ContractBroken
 from engagement_platform.lake.engagement import MAPPING, data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.repartition import last_relaid, scheme_of
@@ -114,6 +114,7 @@ def assert_migrated(home: Home, done: Migrated, scheme: LayoutScheme) -> None:
     found = log.describe(home.uri)
     assert found is not None
     assert found.properties.items() >= data_table(scheme).properties.items()
+    assert (found.properties.get(AUTO_COMPACT) == "true") == (scheme != "liquid")
     fields = json.loads(DeltaTable(home.uri).schema().to_json())["fields"]
     assert [field["metadata"]["comment"] for field in fields] == [c.comment for c in data_table(scheme).columns]
     assert DeltaTable(home.uri).transaction_version("ingest@1.t/data/insert") == 2
