@@ -99,7 +99,8 @@ def how_to_finish(job: str) -> str:
 
 
 def _described(batch: BatchRecord, leased: Collection[str]) -> str:
-    tables = ", ".join(sorted(name.removesuffix(_CLOSED) for name in batch.manifest.table_versions if name in leased))
+    # A table may be pinned under several names: its own, and with what for after a comma.
+    tables = ", ".join(sorted({name.partition(", ")[0] for name in batch.manifest.table_versions if name in leased}))
     reason = next((line.strip() for line in (batch.reason or "").splitlines() if line.strip()), "")
     because = f", {reason[:_REASON_CHARS].rstrip('.')}" if reason else ""
     return f"{batch.manifest} on {tables} ({batch.state} since {batch.updated_ts:%Y-%m-%d %H:%M:%S} UTC{because})"

@@ -1,4 +1,4 @@
-"""Pairs of operations at once on one lake: what they leave is what one after the other leaves, in one of both orders.
+"""Pairs of operations at once on one lake: what they leave is what they leave one after the other, in some order.
 
 Every race has a copy of the same lake and stores, on the same topics and the same Connect server. Both programs start
 together; or the first is stopped immediately before one of its commits, longer than its leases live, while the second
@@ -19,6 +19,7 @@ from random import Random
 
 from pyspark.sql import SparkSession
 
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform_tests.conformance.disturbed import points
 from engagement_platform_tests.conformance.matrix import (
     LEASE_S,
@@ -71,6 +72,7 @@ PATIENCE_S = 3 * LEASE_S
 TIMES_AGAIN = 3
 _SEQUENCE = re.compile(r"(?<=sequence': )\d+")
 """In a row, or in the end of a batch: `'batch_sequence': 14`, `'sequence': 14`."""
+_PROPERTIES = "properties of "
 
 
 @dataclass(frozen=True)
@@ -147,10 +149,10 @@ class _Arena:
     def __init__(self, prepared: Machine) -> None:
         self.prepared = prepared
         self.alone: dict[str, tuple[Machine, list[str]]] = {}
-        self.orders: dict[tuple[str, str], Contents] = {}
+        self.orders: dict[tuple[str, ...], Contents] = {}
         """As `in_order`."""
-        self.refusing: dict[tuple[str, str], set[str]] = {}
-        """Which of both refuse in an order: the second, or none."""
+        self.refusing: dict[tuple[str, ...], set[str]] = {}
+        """Which of both refuse in an order, when they are run for the last time."""
         self.number = 0
 
     def race(self, first: Scenario, second: Scenario, held: str) -> Race:
@@ -189,16 +191,18 @@ class _Arena:
     ) -> tuple[str, str]:
         """Which order of the two leaves this; where none does, what differs.
 
-        refusing: those that never did their work; one that the order does not let do it either is none of these, such
-        as a restore of what an erasure has changed.
+        Both one after the other, or the one between two runs of the other: who drains makes batch after batch, between
+        which others have theirs, and who refused is run again. refusing: those that never did their work; one that the
+        order does not let do it either is none of these, such as a restore of what an erasure has changed.
         """
+        one, other = operations
         differing = [f"{name} refuses still: {said}" for name, said in refusing.items()]
-        for one, other in (operations, operations[::-1]):
-            left = self._order(one, other)
-            difference = differences(left, found)
-            if not difference and set(refusing) == self.refusing[one.name, other.name]:
-                return f"{one.name}, {other.name}", ""
-            differing.append(f"unlike {one.name}, then {other.name}: {difference or 'refuses otherwise'}")
+        for order in ((one, other), (other, one), (one, other, one), (other, one, other)):
+            names = tuple(operation.name for operation in order)
+            difference = differences(self._order(order), found)
+            if not difference and set(refusing) == self.refusing[names]:
+                return ", ".join(names), ""
+            differing.append(f"unlike {', then '.join(names)}: {difference or 'refuses otherwise'}")
         return "", "\n  ".join(differing)
 
     def commits(self, operation: Scenario) -> list[str]:
@@ -221,15 +225,18 @@ class _Arena:
             self.alone[operation.name] = own, points(done.errors)
         return self.alone[operation.name]
 
-    def _order(self, first: Scenario, second: Scenario) -> Contents:
-        if (first.name, second.name) not in self.orders:
-            own = self._copy(self._alone(first)[0])
-            done = _run(own, second, second.program)
-            assert not done.wrong, f"{second.name} after {first.name}: {done.wrong}"
-            self.orders[first.name, second.name] = in_order(contents(own))
-            self.refusing[first.name, second.name] = {second.name} if done.refused else set()
+    def _order(self, operations: Sequence[Scenario]) -> Contents:
+        names = tuple(operation.name for operation in operations)
+        if names not in self.orders:
+            own, refused = self._copy(self._alone(operations[0])[0]), dict[str, bool]()
+            for operation in operations[1:]:
+                done = _run(own, operation, operation.program)
+                assert not done.wrong, f"{', then '.join(names)}: {operation.name}: {done.wrong}"
+                refused[operation.name] = bool(done.refused)
+            self.orders[names] = in_order(contents(own))
+            self.refusing[names] = {name for name, refuses in refused.items() if refuses}
             shutil.rmtree(own.folder)
-        return self.orders[first.name, second.name]
+        return self.orders[names]
 
     def _together(self, own: Machine, first: Scenario, second: Scenario) -> tuple[Ended, Ended]:
         with ThreadPoolExecutor(2) as pool:
@@ -257,7 +264,19 @@ class _Arena:
 
 def in_order(found: Contents) -> Contents:
     """Contents with the place of each sequence among all in them: erasure is several batches, between which others draw
-    theirs."""
+    theirs.
+
+    Of notifications among those of their own table, since what becomes of a row goes by those of all others: a batch
+    that has drawn its sequence and waits has one below that of another which comes before it. A table that somebody
+    made who then refused has no row and counts as none.
+    """
+    empty = {name for name, rows in found.items() if not rows}
+    made = {name: rows for name, rows in found.items() if name.removeprefix(_PROPERTIES) not in empty}
+    apart = {name: made.pop(name) for name in (NOTIFICATION.name,) if name in made}
+    return _placed(made) | _placed(apart)
+
+
+def _placed(found: Contents) -> Contents:
     drawn = sorted({int(number) for rows in found.values() for row in rows for number in _SEQUENCE.findall(row)})
     places = {str(number): str(place) for place, number in enumerate(drawn)}
     return {name: sorted(_SEQUENCE.sub(lambda at: places[at[0]], row) for row in rows) for name, rows in found.items()}

@@ -85,11 +85,14 @@ def test_what_refuses_to_the_end_refuses_also_in_the_order_that_leaves_the_same(
     tmp_path: Path, refusing: dict[str, str], order: str
 ) -> None:
     arena, (ingest, apply, *_) = _Arena(Machine(tmp_path, {})), OPERATIONS
-    arena.orders = {("ingest", "apply"): {"a": ["1"]}, ("apply", "ingest"): {"a": ["1"]}}
-    arena.refusing = {("ingest", "apply"): set(), ("apply", "ingest"): {"ingest"}}
+    orders = [("ingest", "apply"), ("apply", "ingest"), ("ingest", "apply", "ingest"), ("apply", "ingest", "apply")]
+    arena.orders = {names: {"a": ["1"] if len(names) == 2 else ["3"]} for names in orders}
+    arena.refusing = {names: {"ingest"} if names == ("apply", "ingest") else set() for names in orders}
     found, differs = arena._equals((ingest, apply), {"a": ["1"]}, refusing)
     assert (found, "apply refuses still: RestoreRefused: gone" in differs) == (order, not order)
     assert arena._equals((ingest, apply), {"a": ["2"]}, refusing)[0] == ""
+    # As when ingest had two batches, and apply came between them.
+    assert arena._equals((ingest, apply), {"a": ["3"]}, {})[0] == "ingest, apply, ingest"
 
 
 def test_every_refusal_is_an_error_of_the_product_and_a_batch_that_failed_is_none() -> None:
@@ -110,3 +113,23 @@ def test_of_sequences_their_order_counts() -> None:
     assert in_order(found(14, 9, 14)) == in_order(found(18, 12, 18)) == found(1, 0, 1)
     assert in_order(found(9, 14, 14)) != in_order(found(14, 9, 14))
     assert in_order(found(14, 9, 15)) != in_order(found(14, 9, 14))
+
+
+def test_of_a_notification_the_order_among_notifications_counts() -> None:
+    """A batch of requests drew 6 and waited, and a batch of notifications with 7 came before it, or after it with 8."""
+
+    def found(requests: int, *notifications: int) -> dict[str, list[str]]:
+        rows = [f"{{'id': {place}, 'batch_sequence': {number}}}" for place, number in enumerate(notifications)]
+        return {
+            "engagement/alias": [f"{{'id': 'a', 'batch_sequence': {requests}}}"],
+            "engagement/notification": rows,
+        }
+
+    assert in_order(found(6, 5, 7)) == in_order(found(7, 5, 6))
+    assert in_order(found(6, 7, 5)) != in_order(found(7, 5, 6))
+
+
+def test_a_table_without_rows_counts_as_none() -> None:
+    made = {"layout/restore": [], "properties of layout/restore": ["('delta.appendOnly', 'true')"]}
+    others = {"engagement/alias": ["{}"], "properties of engagement/alias": ["()"], "batches": ["one"]}
+    assert in_order({**made, **others}) == in_order(others) == others

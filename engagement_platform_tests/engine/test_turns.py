@@ -271,6 +271,13 @@ def test_who_writes_other_tables_waits_for_nobody(world: World, leased: tuple[st
     assert batches(drain(world.job(REQUESTS, *leased, pins=pins), AT_ONCE)) == ["ingest-mutation-requests batch 0"]
 
 
+def test_a_batch_that_is_in_the_way_is_told_with_each_of_its_tables_once(world: World) -> None:
+    leased = (DATA, f"{DATA}, landing", MAPPING)
+    world.stop_in_the_middle(world.job(INGEST, *leased), JobState.FAILED)
+    told = OthersBatchUnfinished(APPLY, leased, world.stores.checkpoints.unfinished()).waits_for
+    assert f" on {DATA}, {MAPPING} (" in told
+
+
 def test_a_job_with_nothing_to_do_waits_for_nobody(world: World) -> None:
     world.stop_in_the_middle(world.job(INGEST, DATA), JobState.FAILED)
     assert batches(drain(world.job(APPLY, DATA, batches=0), AT_ONCE)) == []
