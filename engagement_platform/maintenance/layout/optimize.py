@@ -326,7 +326,8 @@ class Run:
         for attempt in range(1, upkeep.attempts + 1):
             if attempt > 1:
                 self.sleep(upkeep.backoff.total_seconds() * 2 ** (attempt - 2))
-            marker = f"optimize/{started.isoformat()}/{one.partition}#{attempt}"
+            # Nothing that names a batch's transaction, whatever the partition is called.
+            marker = f"optimize/{started.isoformat()}/{one.partition}, attempt {attempt}"
             try:
                 rewritten = rewrite(
                     place, self.spark(), where=one.where, order_by=one.order_by,

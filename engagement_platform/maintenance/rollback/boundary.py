@@ -83,7 +83,8 @@ class Timeline:
         """
         application, _, batch_id = (marker or "").rpartition("#")
         parts = application.rsplit("/", 2)
-        if len(parts) != 3 or not batch_id.isdecimal():
+        # Fences, and the moves of files of old, are named as commits of batches are, but by no job.
+        if len(parts) != 3 or "@" not in parts[0] or not batch_id.isdecimal():
             return None
         if self.moving is not None and application == self.moving.application:
             return self._landed(int(batch_id), version)

@@ -28,6 +28,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, MAPPING, NOTIFICATION
 from engagement_platform.lake.restore import RESTORE, VersionGone
+from engagement_platform.maintenance.layout import optimize as compaction
 from engagement_platform.maintenance.rollback.groups import RestoreRefused, engagements
 from engagement_platform.maintenance.rollback.job import ChecksumDiffers, Restoring
 from engagement_platform.maintenance.rollback.plan import Asked, CannotReplay, plan
@@ -122,6 +123,19 @@ def test_all_tables_go_back_to_the_same_batch_and_a_replay_ends_in_the_undisturb
         name: version for name, version in between.items() if version != last[name]
     }
     assert {row["boundary"] for row in audit} == {"the end of ingest-engagements batch 0"}
+
+
+def test_tables_that_were_compacted_since_go_back_with_the_one_that_is_asked_for(filled: Filled, three: World) -> None:
+    asked = Asked(ALIAS.name, filled.between[ALIAS.name], by="ann@here")
+    before = plan(three.settings, three.stores, asked)
+    wanted, others = held(three, {**versions(three), **before.target}), {one.table.name for one in before.changes}
+    found = compaction.planned(three.settings, compaction.Asked())
+    chosen = replace(found, chosen=tuple(one for one in found.chosen if one.table.name in others - {ALIAS.name}))
+    outcomes = list(compaction.optimize(three.settings, chosen, open_spark=lambda: nullcontext(three.spark)))
+    assert compaction.Done in set(map(type, outcomes))
+    restoring(three).run(asked)
+    assert held(three, versions(three)) == wanted
+    assert restoring(three).run(asked) is None, "they are there already"
 
 
 @pytest.mark.slow
