@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -21,6 +22,7 @@ from engagement_platform.lake.log import Value
 SparkGetter = Callable[[], SparkSession]
 """Opens Spark when it is first called, since most maintenance needs none."""
 
+_BY_MAINTENANCE = re.compile(r"optimize/.+, attempt \d+", re.DOTALL)
 CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_(?:CONCURRENT_|METADATA_CHANGED|PROTOCOL_CHANGED)")
 
 _CHECKSUM = re.compile(r"\.?(\d{20})\.(?:.*\.)?crc")
@@ -105,6 +107,17 @@ def _quoted(name: str) -> str:
 
 def _delta(uri: str) -> str:
     return f"delta.{_quoted(uri)}"
+
+
+def by_maintenance(started: datetime, partition: str, attempt: int) -> str:
+    """The marker of a rewrite by the platform's maintenance; whatever a partition is called, it names no batch's
+    transaction."""
+    return f"optimize/{started.isoformat()}/{partition}, attempt {attempt}"
+
+
+def is_by_maintenance(marker: str) -> bool:
+    """Whether `by_maintenance` made a marker."""
+    return _BY_MAINTENANCE.fullmatch(marker) is not None
 
 
 @contextmanager

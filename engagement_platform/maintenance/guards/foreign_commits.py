@@ -20,6 +20,7 @@ from engagement_platform.engine.schema import JsonObject
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import is_erasure_of_players
+from engagement_platform.lake.optimize import is_by_maintenance
 from engagement_platform.lake.repartition import is_relay
 from engagement_platform.maintenance.layout.delta_log import REWRITES
 from engagement_platform.settings import Settings
@@ -42,7 +43,6 @@ FOREIGN_COMMITS = SqlTable(
 
 # As `Transaction.marker` writes it: job@generation.token/process/commit#batch.
 _BY_A_JOB = re.compile(r"(?P<app>.+@\d+\.[^/@]+)/[^/]+/[^/]+#\d+", re.DOTALL)
-_BY_MAINTENANCE = re.compile(r"optimize/.+#\d+", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -131,5 +131,5 @@ def _ours(info: Mapping[str, Any], applications: Collection[str]) -> bool:
     if info.get("operation") in REWRITES:
         # Spark's own auto compaction follows a write that is looked at by itself.
         automatic = str((info.get("operationParameters") or {}).get("auto", "")).lower() == "true"
-        return automatic or _BY_MAINTENANCE.fullmatch(marker) is not None
+        return automatic or is_by_maintenance(marker)
     return False

@@ -23,7 +23,7 @@ from engagement_platform.engine.lease import Holder, LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import live_files
-from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewritten, SparkGetter, rewrite
+from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewritten, SparkGetter, by_maintenance, rewrite
 from engagement_platform.lake.session import spark_session
 from engagement_platform.maintenance.layout import files, history, plan, remedies
 from engagement_platform.maintenance.layout.files import LogNotReadable
@@ -326,8 +326,7 @@ class Run:
         for attempt in range(1, upkeep.attempts + 1):
             if attempt > 1:
                 self.sleep(upkeep.backoff.total_seconds() * 2 ** (attempt - 2))
-            # Nothing that names a batch's transaction, whatever the partition is called.
-            marker = f"optimize/{started.isoformat()}/{one.partition}, attempt {attempt}"
+            marker = by_maintenance(started, one.partition, attempt)
             try:
                 rewritten = rewrite(
                     place, self.spark(), where=one.where, order_by=one.order_by,

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest
+from engagement_platform.lake.optimize import by_maintenance
 from engagement_platform.maintenance.rollback.boundary import Boundary, Commit, Timeline
 
 DATA = "engagement/data"
@@ -100,7 +101,8 @@ def test_batches_of_a_table_that_stood_there_before_are_left_out() -> None:
     assert timeline.owner("ingest@1.t/data/insert#3") == 1
     assert timeline.owner("a note by hand") is None
     assert timeline.owner("lease/table/engagement/data#3") is None, "a fence, which closes what others might write"
-    assert timeline.owner("optimize/2026-11-28T07:00:00+00:00/ingestion_date=2026-11-28#3") is None
+    hostile = by_maintenance(datetime(2026, 11, 28, tzinfo=UTC), "organization_id=ingest@1.t/data/insert#3", 1)
+    assert timeline.owner(hostile) is None
     assert timeline.owner(None) is None
 
 
