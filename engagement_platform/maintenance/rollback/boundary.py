@@ -82,12 +82,14 @@ class Timeline:
         version: of the commit. One that moved batches is the last one's of these.
         """
         application, _, batch_id = (marker or "").rpartition("#")
-        parts = application.rsplit("/", 2)
-        # Fences, and the moves of files of old, are named as commits of batches are, but by no job.
-        if len(parts) != 3 or "@" not in parts[0] or not batch_id.isdecimal():
+        if not batch_id.isdecimal():
             return None
         if self.moving is not None and application == self.moving.application:
             return self._landed(int(batch_id), version)
+        parts = application.rsplit("/", 2)
+        # A fence is named like the commit of a batch, but by no job.
+        if len(parts) != 3 or "@" not in parts[0]:
+            return None
         if self.moving is not None and parts[0].rpartition("@")[0] == self.moving.job:
             return None
         return self._numbers.get(f"{parts[0]}#{batch_id}", -1)
