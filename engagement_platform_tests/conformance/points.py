@@ -232,7 +232,7 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
     Elsewhere(
         "maintenance/layout/test_migrate.py::test_every_layout_can_become_every_other",
         _COMMAND,
-        ("lake.repartition.cluster",),
+        ("lake.repartition.declare",),
     ),
     Elsewhere(
         "maintenance/layout/test_migrate.py::test_a_table_that_holds_something_else_afterwards_is_taken_back",
