@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -219,6 +220,17 @@ class Transaction:
     def digest(self) -> str | None:
         """Of the manifest of its batch; None where it is of no batch."""
         return None if not self.note else str(json.loads(self.note)["digest"])
+
+
+_OF_BATCH = re.compile(r"(.+@\d+\.[^/@]+)/[^/]+/[^/]+#\d+", re.DOTALL)
+"""`Transaction.marker` of a batch's commit: job@generation.token/process/commit#batch."""
+
+
+def app_of(marker: str | None) -> str | None:
+    """The application id of the job whose batch made a commit with this marker; None: it is no batch's, such as a
+    compaction or the fence of a lease."""
+    found = _OF_BATCH.fullmatch(marker or "")
+    return None if found is None else found[1]
 
 
 @dataclass(frozen=True)

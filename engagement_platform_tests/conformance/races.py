@@ -272,8 +272,8 @@ def in_order(found: Contents) -> Contents:
     """
     empty = {name for name, rows in found.items() if not rows}
     made = {name: rows for name, rows in found.items() if name.removeprefix(_PROPERTIES) not in empty}
-    apart = {name: made.pop(name) for name in (NOTIFICATION.name,) if name in made}
-    return _placed(made) | _placed(apart)
+    notifications = {NOTIFICATION.name: made.pop(NOTIFICATION.name, [])}
+    return _placed(made) | {name: rows for name, rows in _placed(notifications).items() if rows}
 
 
 def _placed(found: Contents) -> Contents:

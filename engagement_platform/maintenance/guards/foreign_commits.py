@@ -5,7 +5,6 @@ The stores keep up to which version each log was searched and what was found, so
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,6 +15,7 @@ from sqlalchemy import Table as SqlTable
 
 from engagement_platform.engine.database import ensure_tables, reading, upsert, utc_now, writing
 from engagement_platform.engine.job import Stores
+from engagement_platform.engine.model import app_of
 from engagement_platform.engine.schema import JsonObject
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
@@ -40,9 +40,6 @@ FOREIGN_COMMITS = SqlTable(
     # Version -> the fields of Foreign after it.
     Column("found", JsonObject, nullable=False),
 )
-
-# As `Transaction.marker` writes it: job@generation.token/process/commit#batch.
-_BY_A_JOB = re.compile(r"(?P<app>.+@\d+\.[^/@]+)/[^/]+/[^/]+#\d+", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -124,8 +121,8 @@ def _foreign(
 
 def _ours(info: Mapping[str, Any], applications: Collection[str]) -> bool:
     marker = log.marker_of(info.get("userMetadata")) or ""
-    if named := _BY_A_JOB.fullmatch(marker):
-        return named["app"] in applications
+    if (app_id := app_of(marker)) is not None:
+        return app_id in applications
     if marker.rpartition("#")[0] in applications or is_relay(marker) or is_erasure_of_players(marker):
         return True
     if info.get("operation") in REWRITES:

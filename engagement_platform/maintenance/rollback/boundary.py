@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from engagement_platform.engine.model import BatchRecord, JobState, Offsets
+from engagement_platform.engine.model import BatchRecord, JobState, Offsets, app_of
 from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.lake.contract import Table
 
@@ -81,18 +81,13 @@ class Timeline:
 
         version: of the commit. One that moved batches is the last one's of these.
         """
-        application, _, batch_id = (marker or "").rpartition("#")
-        if not batch_id.isdecimal():
+        application, _, number = (marker or "").rpartition("#")
+        if self.moving is not None and application == self.moving.application and number.isdecimal():
+            return self._landed(int(number), version)
+        app_id = app_of(marker)
+        if app_id is None or (self.moving is not None and app_id.rpartition("@")[0] == self.moving.job):
             return None
-        if self.moving is not None and application == self.moving.application:
-            return self._landed(int(batch_id), version)
-        parts = application.rsplit("/", 2)
-        # A fence is named like the commit of a batch, but by no job.
-        if len(parts) != 3 or "@" not in parts[0]:
-            return None
-        if self.moving is not None and parts[0].rpartition("@")[0] == self.moving.job:
-            return None
-        return self._numbers.get(f"{parts[0]}#{batch_id}", -1)
+        return self._numbers.get(f"{app_id}#{number}", -1)
 
     def _owned(self, commits: Iterable[Commit]) -> Iterator[tuple[int, int]]:
         """Version and step of each commit that a batch made."""
