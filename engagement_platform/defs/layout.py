@@ -98,20 +98,22 @@ def layout_definitions(name: str, tables: Sequence[dg.AssetKey]) -> dg.Definitio
             for check, table in checks.items()
             if is_due(instance, f"{settings.lake}/{table}", check.asset_key, results.get(check))
         ]
-        # On the first day tables come one after the other, and a newcomer wants to see each of them examined.
-        is_new = any(not examined_version(results.get(check)) for check in due)
-        pause = min(settings.health.check_pause, NEW_TABLE_PAUSE if is_new else timedelta.max).total_seconds()
         if not due:
             return dg.SkipReason("No table has changed since it was examined.")
-        if reason := too_soon(recent_runs(instance, f"check_{name}"), time.time(), pause):
-            return dg.SkipReason(reason)
-        return dg.RunRequest(asset_check_keys=due)
+        recent, now, pause = recent_runs(instance, f"check_{name}"), time.time(), settings.health.check_pause
+        if not (reason := too_soon(recent, now, pause.total_seconds())):
+            return dg.RunRequest(asset_check_keys=due)
+        # On the first day tables come one after the other, and a newcomer wants to see each of them examined.
+        new = [check for check in due if not examined_version(results.get(check))]
+        if new and not too_soon(recent, now, min(pause, NEW_TABLE_PAUSE).total_seconds()):
+            return dg.RunRequest(asset_check_keys=new)
+        return dg.SkipReason(reason)
 
     look = sensor(
         f"{name}_after_writes",
         after_writes,
         "Examines tables that were written since the last time: one run for all of them, at most one in "
-        "`health.check_pause`, sooner while a table has not been examined since its first write.",
+        "`health.check_pause`; sooner those that have not been examined since their first write.",
         job=job.name,
     )
     return dg.Definitions(

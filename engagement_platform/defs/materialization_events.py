@@ -2,7 +2,7 @@
 
 One event for each table and run, with the sums of its batches. A run that drains for long makes one every
 `dagster.report_interval`, so that the event log, from which open-source Dagster removes nothing, does not grow with the
-batches.
+batches. Those in between are observations: a check that reads tables is "Not evaluated" after each materialization.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def callbacks_of(context: Context) -> Callbacks:
 class Recorder:
     """Records events for the tables of one job in one run: in the end, when the day changes, every report interval.
 
+    The last are materializations at most once in `health.check_pause` a table, since checks look no more often.
+
     check: of all batches of the run so far. Evaluated after the first, so that it is not "In progress" for minutes, and
     with each event but the last, which is the run's own result.
     """
@@ -46,6 +48,8 @@ class Recorder:
     def __init__(self, context: Context, tables: Tables, opened: Opened, check: Check | None = None) -> None:
         self._context, self._tables, self._opened, self._check = context, tables, opened, check
         self._every_s = opened.settings.dagster.report_interval.total_seconds()
+        self._check_pause_s = opened.settings.health.check_pause.total_seconds()
+        self._materialized_at = dict[Table, float]()
         self._due = _first_event_due(context, self._every_s)
         self.reports = list[BatchReport]()
         """All batches of the run so far."""
@@ -75,20 +79,23 @@ class Recorder:
         self._pending.append(_batch_of(report, self._opened))
         self._context.log.info(log_line(report))
         if is_due := time.monotonic() >= self._due:
-            self.record()
+            self.record(goes_on=True)
             self._due = time.monotonic() + self._every_s
         if is_due or self._failed or not self._evaluated:
             self.evaluate()
 
-    def record(self) -> None:
-        """An event for each table that batches since the last one changed."""
+    def record(self, goes_on: bool = False) -> None:
+        """An event for each table that batches since the last one changed. goes_on: more batches may come this day."""
         if not self._pending:
             return
-        batch, day, tables = total(self._pending), self._day.isoformat(), self._tables
+        batch, day, tables, now = total(self._pending), self._day.isoformat(), self._tables, time.monotonic()
         partition = day if tables.by_day else None
         for table in tables.changed(batch):
             metadata = {**table_metadata(batch, tables, table), **of_table(table, self._opened.settings.lake)}
-            if table in tables.own:
+            last = self._materialized_at.get(table)
+            is_due = not goes_on or last is None or now >= last + self._check_pause_s
+            if table in tables.own and is_due:
+                self._materialized_at[table] = now
                 event = dg.AssetMaterialization(key_of(table), metadata=metadata, partition=partition)
                 self._context.log_event(event)
             else:

@@ -67,8 +67,9 @@ class DagsterSettings(Section):
     the one run is cheaper, and `engagement-platform up` sets it; runs for each use several machines. Decides which
     sensors are loaded as running; jobs of both kinds can always be launched."""
     report_interval: timedelta = timedelta(minutes=5)
-    """How often a run that drains for long materializes its assets, with the sums of its batches. A materialization for
-    each batch would fill Dagster's database."""
+    """How often a run that drains for long records an event of each asset, with the sums of its batches: a
+    materialization at most once in `health.check_pause`, an observation in between. Events of each batch would fill
+    Dagster's database."""
     first_day: date | None = None
     """First day partition, of days on which batches were ingested. Not set: the day of the first batch that the stores
     know, which Dagster's processes read when they load the definitions."""

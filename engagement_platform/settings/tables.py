@@ -84,7 +84,8 @@ class HealthSettings(Section):
     """Footers read to learn the codec of files whose names do not tell it."""
     check_pause: timedelta = timedelta(minutes=15)
     """In Dagster: after writes, tables that changed are examined together, in one run at most every so long. A run
-    costs about 3 s and a fraction of a second for each table."""
+    costs about 3 s and a fraction of a second for each table. A run that drains for long materializes no table more
+    often, since a result that is older than that shows as "Not evaluated"."""
     reports_kept: int = Field(30, ge=1)
     """Nightly reports kept in <home>/reports; each is a page of about 5 MB."""
 

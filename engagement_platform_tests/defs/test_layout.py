@@ -25,7 +25,7 @@ from engagement_platform.defs.sensors import Recent
 from engagement_platform.defs.specs import key_of
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.engagement import QUARANTINE, data_table
+from engagement_platform.lake.engagement import MAPPING, QUARANTINE, data_table
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY
 from engagement_platform.maintenance.layout.report import keep
 from engagement_platform.pii.vault import VAULT
@@ -278,6 +278,11 @@ def test_a_table_that_was_never_examined_does_not_wait_for_the_pause(
     lake.run("check_layout", dg.AssetCheckKey(DATA, LAYOUT))
     logs.commit(lake.data, 2, [logs.info()])
     assert isinstance(lake.tick(), dg.SkipReason)
+    plant.create(str(lake.home / "lake" / "engagement" / "mapping"), MAPPING)
+    new = lake.tick()
+    assert isinstance(new, dg.RunRequest)
+    mapping = dg.AssetCheckKey(dg.AssetKey(["engagement", "mapping"]), LAYOUT)
+    assert new.asset_check_keys == [mapping], "tables that have a result wait for the pause"
 
 
 def test_only_the_newest_reports_are_kept_and_nothing_else_is_removed(tmp_path: Path) -> None:

@@ -55,8 +55,13 @@ class Draining:
 
     @property
     def told(self) -> list[int]:
-        """How many batches each materialization is of."""
+        """How many batches each event is of."""
         return [event.metadata["batches"].value for event in self.events]
+
+    @property
+    def materialized(self) -> list[bool]:
+        """Of each event whether it is a materialization; else it is an observation."""
+        return [isinstance(event, dg.AssetMaterialization) for event in self.events]
 
 
 @pytest.fixture
@@ -82,6 +87,20 @@ def test_batches_are_told_at_once_in_the_first_run_of_a_job_and_then_every_repor
     draining.recorder.record()
     assert draining.told == [1, 30, 2]
     assert sum(draining.told) == draining.added, "a batch is in no sum, or in two"
+
+
+def test_a_long_run_materializes_a_table_as_often_as_checks_look_and_in_the_end_and_observes_it_in_between(
+    draining: Draining, tmp_path: Path
+) -> None:
+    """Else most checks of a table are "Not evaluated" for most of the time."""
+    draining.begin(tmp_path)
+    assert Settings(home=tmp_path).health.check_pause.total_seconds() == 3 * INTERVAL_S
+    draining.add(1 + 4 * 30, seconds=10)
+    assert draining.materialized == [True, False, False, True, False]
+    draining.add(1, seconds=10)
+    draining.recorder.record()
+    assert draining.materialized == [True, False, False, True, False, True]
+    assert draining.told == [1, 30, 30, 30, 30, 1]
 
 
 def test_a_job_that_has_succeeded_before_tells_its_first_batches_after_the_report_interval(
