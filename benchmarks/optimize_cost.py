@@ -86,7 +86,7 @@ def measured(settings: Settings, uri: str, spark: SparkSession) -> list[Cost]:
         opened = time.monotonic() - began
         target_file_bytes, wall = settings.maintenance.target_file_bytes, time.time()
         done = rewrite(
-            place, spark, where=seen.where[name], order_by="engagement_date",
+            place, spark, where=[seen.where[name]], order_by="engagement_date",
             target_file_bytes=target_file_bytes, marker=f"bench/{name}",
         )  # fmt: skip
         ended = time.time()

@@ -50,6 +50,14 @@ class Rewritten:
     removed: Mapping[str, int] = field(default_factory=dict)
     """Bytes of each file that was replaced, by its path as the log spells it."""
     added: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    """The partition of each of these files, by its path: the values of its columns."""
+
+    def within(self, value: Value) -> Rewritten:
+        """What became of one partition of a table that is partitioned by one column."""
+        own = {path for path, values in self.values.items() if values == (value.text,)}
+        removed, added = ({path: some[path] for path in some.keys() & own} for some in (self.removed, self.added))
+        return Rewritten(self.version, removed, added)
 
 
 def rewrite(
@@ -58,17 +66,17 @@ def rewrite(
     *,
     target_file_bytes: int,
     marker: str,
-    where: Sequence[Value] = (),
+    where: Sequence[Sequence[Value]] = (),
     order_by: str | None = None,
     guard: Callable[[], None] = lambda: None,
 ) -> Rewritten:
     """OPTIMIZE, in one commit that says dataChange=false, so that streams from the table see no row twice.
 
-    marker: user metadata of the commit, by which it is found again. where: one partition by the values of all its
+    marker: user metadata of the commit, by which it is found again. where: partitions, each by the values of all its
     columns; none: the whole table. order_by: Z-order by this column; None merges small files only (of a liquid table,
     clusters). guard: raises when the caller may not write any more. Raises OptimizeConflict, TableBusy.
     """
-    condition = " AND ".join(map(_condition, where))
+    condition = " OR ".join(f"({' AND '.join(map(_condition, one))})" for one in where)
     order = f" ZORDER BY ({_quoted(order_by)})" if order_by is not None else ""
     conf = {
         "spark.databricks.delta.optimize.maxFileSize": str(target_file_bytes),
@@ -85,7 +93,7 @@ def rewrite(
         except Exception as error:
             if CONFLICT.search(str(error)) is None:
                 raise
-            within = "".join(f" in {value.column}={value.text}" for value in where)
+            within = "".join(f" in {value.column}={value.text}" for one in where for value in one)
             raise OptimizeConflict(
                 f"Files of {place.name}{within} changed while they were rewritten ({first_line(error)}). This "
                 "attempt changed nothing. It is repeated a few times, and then left for the next run."
@@ -138,14 +146,17 @@ def configured(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
 
 def _what_was_done(uri: str, before: int, marker: str) -> Rewritten:
     """The commits with a marker that came after a version, summed up."""
-    version, added, removed = None, dict[str, int](), dict[str, int]()
+    version, added, removed, values = None, dict[str, int](), dict[str, int](), dict[str, tuple[str | None, ...]]()
     for number in range(before + 1, (log.newest_entry(uri) or before) + 1):
         actions = log.entry(uri, number) or []
         if log.marker_in(actions) == marker:
             version = number
-            added |= {a["add"]["path"]: int(a["add"]["size"]) for a in actions if "add" in a}
-            removed |= {a["remove"]["path"]: int(a["remove"].get("size") or 0) for a in actions if "remove" in a}
-    return Rewritten(version, removed, added)
+            for action in actions:
+                for kind, files in (("add", added), ("remove", removed)):
+                    if (one := action.get(kind)) is not None:
+                        files[one["path"]] = int(one.get("size") or 0)
+                        values[one["path"]] = tuple((one.get("partitionValues") or {}).values())
+    return Rewritten(version, removed, added, values)
 
 
 def vacuum(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:

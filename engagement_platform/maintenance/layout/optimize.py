@@ -8,7 +8,7 @@ is left, the next run plans anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -158,13 +158,14 @@ class Done:
     slice: Slice
     rewritten: Rewritten
     seconds: float
+    """Of those that were rewritten with others each has the same share."""
     attempts: int
     started_ts: datetime
 
     @property
     def files_before(self) -> int:
-        """Files of the partition when it was planned."""
-        return self.slice.gain.files_before
+        """Files of the partition when it was planned, and those that came before it was rewritten."""
+        return len(self.slice.paths | self.rewritten.removed.keys())
 
     @property
     def files_after(self) -> int:
@@ -266,40 +267,43 @@ class Run:
                 yield outcome
             yield from chosen.left
         finally:
-            for table, some in done.items():
-                now = survey(self.settings, table)
-                history.remember(self.settings, table.name, [one.row(now) for one in some], self.spark())
+            afterwards = {table: survey(self.settings, table) for table in done}
+            if rows := [one.row(now) for table, now in afterwards.items() for one in done[table]]:
+                history.remember(self.settings, rows, self.spark())
 
     def _outcomes(self, chosen: Plan, ends: float) -> Iterator[Outcome]:
-        waiting = dict[Target, list[Slice]]()
-        for number, one in enumerate(chosen.chosen):
+        waiting = dict[Target, list[tuple[Slice, ...]]]()
+        for number, some in enumerate(plan.together(chosen.chosen)):
             if number and time.monotonic() >= ends:
-                yield Left(one, "the time of this run is over; the next one goes on")
+                yield from (Left(one, "the time of this run is over; the next one goes on") for one in some)
                 continue
-            outcome = self._one(one, timedelta(0))
-            if isinstance(outcome, Holder):
-                if one.table not in waiting:
-                    self.callbacks.on_wait(one, outcome)
-                waiting.setdefault(one.table, []).append(one)
+            outcomes = self._some(some, timedelta(0))
+            if isinstance(outcomes, Holder):
+                if some[0].table not in waiting:
+                    self.callbacks.on_wait(some[0], outcomes)
+                waiting.setdefault(some[0].table, []).append(some)
             else:
-                yield outcome
-        for one in chain.from_iterable(waiting.values()):
-            outcome = self._one(one, timedelta(seconds=max(0.0, ends - time.monotonic())))
-            if isinstance(outcome, Holder):
-                outcome = Left(one, f"{outcome}, and it was not released within the time of this run")
-            yield outcome
+                yield from outcomes
+        for some in chain.from_iterable(waiting.values()):
+            outcomes = self._some(some, timedelta(seconds=max(0.0, ends - time.monotonic())))
+            if isinstance(outcomes, Holder):
+                reason = f"{outcomes}, and it was not released within the time of this run"
+                outcomes = [Left(one, reason) for one in some]
+            yield from outcomes
 
-    def _one(self, one: Slice, wait: timedelta) -> Outcome | Holder:
-        """Do a slice under the lease that it needs; who holds the lease, where that is not to be had."""
+    def _some(self, some: tuple[Slice, ...], wait: timedelta) -> Sequence[Outcome] | Holder:
+        """Do slices of a table under the lease that they need; who holds the lease, where that is not to be had."""
+        first = some[0]
         try:
-            with self._lease(one, wait) as check:
+            with self._lease(first, wait) as check:
                 # While we hold the lease nobody is at an unfinished batch of the table. Its replay looks for its own
                 # commits among the newest ones, and many of ours in between would hide them.
-                unfinished = () if one.append_only else self.stores.checkpoints.unfinished()
-                if begun := blocking_batches("", (one.table.name,), unfinished):
-                    return Left(one, f"{begun[0].manifest} is unfinished and comes first")
-                self.callbacks.on_slice(one)
-                return self._rewrite(one, check)
+                unfinished = () if first.append_only else self.stores.checkpoints.unfinished()
+                if begun := blocking_batches("", (first.table.name,), unfinished):
+                    return [Left(one, f"{begun[0].manifest} is unfinished and comes first") for one in some]
+                for one in some:
+                    self.callbacks.on_slice(one)
+                return self._rewrite(some, check)
         except LeaseUnavailable as error:
             return error.holder
         except StoresUnavailable:
@@ -307,8 +311,12 @@ class Run:
         except Exception as error:
             if not isinstance(error, PlatformError) and not type(error).__module__.startswith(_ENGINES):
                 raise
+            if len(some) > 1:
+                # Nor does one partition keep the others from being merged. Nobody holds the lease: they need none.
+                alone = [self._some((one,), wait) for one in some]
+                return [outcome for outcomes in alone if not isinstance(outcomes, Holder) for outcome in outcomes]
             # A table that cannot be rewritten must not keep the others from being looked after; it fails the run.
-            return Left(one, first_line(error), failed=True)
+            return [Left(one, first_line(error), failed=True) for one in some]
 
     @contextmanager
     def _lease(self, one: Slice, wait: timedelta) -> Iterator[Callable[[], None]]:
@@ -319,21 +327,23 @@ class Run:
         with self.stores.leases.acquire(f"table/{one.table.name}", purpose="optimize", wait=wait) as lease:
             yield lease.check
 
-    def _rewrite(self, one: Slice, check: Callable[[], None]) -> Outcome:
-        """Rewrite a slice in one commit. Left, when other commits took its files away at every attempt."""
-        started, began, place = datetime.now(UTC), time.monotonic(), place_of(self.settings, one.table)
+    def _rewrite(self, some: tuple[Slice, ...], check: Callable[[], None]) -> Sequence[Outcome]:
+        """Rewrite slices in one commit. Left, when other commits took their files away at every attempt."""
+        first, started, began = some[0], datetime.now(UTC), time.monotonic()
         upkeep, reason = self.settings.maintenance, ""
         for attempt in range(1, upkeep.attempts + 1):
             if attempt > 1:
                 self.sleep(upkeep.backoff.total_seconds() * 2 ** (attempt - 2))
-            marker = by_maintenance(started, one.partition, attempt)
             try:
                 rewritten = rewrite(
-                    place, self.spark(), where=one.where, order_by=one.order_by,
-                    target_file_bytes=one.target_file_bytes, marker=marker, guard=check,
+                    place_of(self.settings, first.table), self.spark(), where=[one.where for one in some if one.where],
+                    order_by=first.order_by, target_file_bytes=first.target_file_bytes,
+                    marker=by_maintenance(started, first.partition, attempt), guard=check,
                 )  # fmt: skip
             except OptimizeConflict as conflict:
                 reason = str(conflict)
             else:
-                return Done(one, rewritten, time.monotonic() - began, attempt, started)
-        return Left(one, f"tried {upkeep.attempts} times: {reason}")
+                seconds = (time.monotonic() - began) / len(some)
+                parts = [rewritten] if len(some) == 1 else [rewritten.within(*one.where) for one in some]
+                return [Done(one, part, seconds, attempt, started) for one, part in zip(some, parts, strict=True)]
+        return [Left(one, f"tried {upkeep.attempts} times: {reason}") for one in some]

@@ -21,13 +21,16 @@ from engagement_platform.settings import Settings
 # read and sort (`make bench-optimize`, 2 cores, docs/layout.md). Seconds a file and bytes a second are guesses.
 FIXED_S, FILE_S, BYTES_PER_S = 1.9, 0.01, 25e6
 
+TOGETHER_S = 60.0
+"""Seconds after which what a statement does is committed, and not lost when the run ends."""
+
 FILES_A_SECOND = 10
 """Files that a rewrite by day has to save for each of its seconds (a guess)."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """One partition of a table, or a table without partitions, to be rewritten in one commit."""
+    """One partition of a table, or a table without partitions, to be rewritten."""
 
     table: Target
     partition: str
@@ -165,6 +168,26 @@ def presses(one: Slice, files: int) -> bool:
 def ordered(found: Iterable[Slice]) -> list[Slice]:
     """Most files saved per second first; of equals by name, so that two runs plan alike."""
     return sorted(found, key=lambda one: (-one.worth, one.table.name, one.partition))
+
+
+def together(chosen: Iterable[Slice]) -> list[tuple[Slice, ...]]:
+    """Slices that one commit rewrites, in the order of the first of each.
+
+    A statement costs FIXED_S whatever it merges, so days of an append-only table, which nobody waits for, are merged by
+    one, as long as their files are rewritten in TOGETHER_S.
+    """
+    parts, last = list[list[Slice]](), dict[tuple[Target, int], list[Slice]]()
+    for one in chosen:
+        if not one.append_only or one.order_by is not None or len(one.where) != 1:
+            parts.append([one])
+            continue
+        key = one.table, one.target_file_bytes
+        some = last.get(key)
+        if some is None or sum(each.seconds - FIXED_S for each in (*some, one)) > TOGETHER_S:
+            some = last[key] = []
+            parts.append(some)
+        some.append(one)
+    return [tuple(some) for some in parts]
 
 
 def within(found: Iterable[Slice], budget_s: float) -> tuple[list[Slice], list[Left]]:

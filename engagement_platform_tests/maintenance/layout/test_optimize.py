@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,13 +11,15 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.engagement import data_table
+from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.maintenance.layout.delta_log import recent
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, last_rewrites, predicted_and_actual
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
+from engagement_platform.maintenance.layout.plan import Left
 from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests import plant
@@ -108,6 +110,48 @@ def test_an_append_only_table_is_merged_and_a_reader_of_the_version_before_sees_
     lake.notifications("org-1", 1)
     assert follow() == 26
     assert spark.read.parquet(out).select("notification_id").distinct().count() == 26
+
+
+def test_a_run_counts_files_that_came_after_its_plan_and_writes_down_all_tables_in_one_commit(lake: SeededLake) -> None:
+    lake.engagements("org-1", 3)
+    lake.notifications("org-1", 4)
+    late = Callbacks(on_slice=lambda one: lake.notifications("org-1", 5) if one.append_only else None)
+    outcomes = lake.optimize(callbacks=late)
+    done = {one.slice.table.name: one for one in outcomes if isinstance(one, Done)}
+    assert {name: (one.files_before, one.files_after) for name, one in done.items()} == {
+        "engagement/data": (3, 1), "engagement/notification": (9, 1),
+    }  # fmt: skip
+    history = DeltaTable(lake.uri(LAYOUT_HISTORY))
+    assert (len(history.file_uris()), history.to_pyarrow_table().num_rows) == (1, 2)
+
+
+def test_days_of_a_table_are_merged_by_one_commit_and_each_has_its_own_outcome(lake: SeededLake) -> None:
+    plant.create(lake.uri(QUARANTINE), QUARANTINE)
+    days, table = [date(2026, 11, day) for day in (1, 2, 3)], DeltaTable(lake.uri(QUARANTINE))
+    for batch in range(3):
+        rows = [{"reason": f"{batch}", "ingestion_date": day} for day in (*days[: batch + 1], *days[:batch])]
+        plant.append(table, table_of(rows, QUARANTINE), Transaction("test", batch))
+    before, version = lake.rows(QUARANTINE), DeltaTable(lake.uri(QUARANTINE)).version()
+    done = {one.slice.partition: one for one in lake.optimize() if isinstance(one, Done)}
+    assert {name: (one.files_before, one.files_after) for name, one in done.items()} == {
+        "ingestion_date=2026-11-01": (3, 1), "ingestion_date=2026-11-02": (2, 1),
+    }  # fmt: skip
+    assert {one.rewritten.version for one in done.values()} == {version + 1}
+    assert all(len(one.rewritten.removed) == one.files_before for one in done.values())
+    assert (lake.rows(QUARANTINE), DeltaTable(lake.uri(QUARANTINE)).version()) == (before, version + 1)
+    assert lake.optimize() == [], "each is remembered as it was left"
+
+
+def test_a_day_whose_file_is_lost_keeps_the_other_days_from_nothing(lake: SeededLake) -> None:
+    plant.create(lake.uri(QUARANTINE), QUARANTINE)
+    table = DeltaTable(lake.uri(QUARANTINE))
+    for batch in range(2):
+        rows = [{"reason": f"{batch}", "ingestion_date": date(2026, 11, day)} for day in (1, 2)]
+        plant.append(table, table_of(rows, QUARANTINE), Transaction("test", batch))
+    next(Path(lake.uri(QUARANTINE)).rglob("ingestion_date=2026-11-01/*.parquet")).unlink()
+    assert [(type(one), one.slice.partition) for one in lake.optimize()] == [
+        (Left, "ingestion_date=2026-11-01"), (Done, "ingestion_date=2026-11-02"),
+    ]  # fmt: skip
 
 
 def test_of_many_outcomes_the_newest_count(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from engagement_platform.lake.log import Value
 from engagement_platform.maintenance.layout import plan, statistics
 from engagement_platform.maintenance.layout.delta_log import Recent
 from engagement_platform.maintenance.layout.files import Shape
-from engagement_platform.maintenance.layout.plan import Slice, ordered, presses, within
+from engagement_platform.maintenance.layout.plan import FIXED_S, TOGETHER_S, Slice, ordered, presses, together, within
 from engagement_platform.maintenance.layout.survey import Survey, Target, fingerprint
 from engagement_platform.settings import HealthSettings, Settings
 from engagement_platform_tests.maintenance.layout import logs
@@ -135,6 +135,23 @@ def test_every_slice_saves_files_or_opens_and_pays_for_its_bytes(partitions: dic
         assert one.gain.bytes_to_rewrite == sum(f[0] for f in rewritten)
         assert one.gain.files_before == len(files)
         assert one.gain.files_after >= 1
+
+
+def test_days_of_a_table_that_is_only_appended_to_are_merged_by_one_statement_up_to_a_minute_of_work() -> None:
+    [day] = chosen(surveyed({"org": small(3)}, clustering=None, append_only=True)).values()
+    days = [replace(day, partition=f"{n}", seconds=FIXED_S + seconds) for n, seconds in enumerate((1, 58, 1, 90, 1, 2))]
+    other = Target("game/login", "/lake/game/login")
+    alone = [
+        replace(day, append_only=False), replace(day, order_by="at"), replace(day, where=()),
+        replace(day, where=day.where * 2),
+    ]  # fmt: skip
+    some = [*days[:2], replace(day, table=other), *alone, *days[2:], replace(day, table=other)]
+    assert [len(one) for one in together(some)] == [3, 2, 1, 1, 1, 1, 1, 2]
+    assert [one.partition for one in together(days)[0]] == ["0", "1", "2"]
+    for one in together(some):
+        assert len({(each.table, each.target_file_bytes) for each in one}) == 1
+        assert len(one) == 1 or sum(each.seconds - FIXED_S for each in one) <= TOGETHER_S
+    assert sorted(map(id, (each for one in together(some) for each in one))) == sorted(map(id, some))
 
 
 def depth(files: list[File]) -> int:
