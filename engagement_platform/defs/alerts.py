@@ -147,5 +147,6 @@ def definitions() -> dg.Definitions:
         send_alerts,
         "Sends alerts of failed checks and failed runs, and of their end, to `alerting.urls`, in threads beside this "
         "sensor. `engagement-platform alert list` shows them.",
+        every=30,
     )
     return dg.Definitions(sensors=[sends])

@@ -177,6 +177,7 @@ class EntityParts:
             "Moves changes into the base when too many wait, when reading through them has become slow, and when a run "
             "was interrupted.",
             job=self.moves.dagster_job,
+            every=30,
         )
         watch = watched(
             f"watch_{name}_tables",

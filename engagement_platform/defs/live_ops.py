@@ -190,6 +190,7 @@ def definitions() -> dg.Definitions:
         "that ingests events judges them, too. On from the start with `live_ops.automatic` and `dagster.automation`; "
         "otherwise `engagement-platform live-ops run --follow` does the same without runs.",
         job=JOB,
+        every=30,
         on=settings.live_ops.automatic,
     )
     return dg.Definitions(assets=[asset], jobs=[job], sensors=[asks])

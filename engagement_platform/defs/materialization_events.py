@@ -39,7 +39,8 @@ def callbacks_of(context: Context) -> Callbacks:
 class Recorder:
     """Records events for the tables of one job in one run: in the end, when the day changes, every report interval.
 
-    The last are materializations at most once in `health.check_pause` a table, since checks look no more often.
+    The last are materializations at most once in `health.check_pause`, since checks look no more often, and where a
+    table has none of this run yet.
 
     check: of all batches of the run so far. Evaluated after the first, so that it is not "In progress" for minutes, and
     with each event but the last, which is the run's own result.
@@ -49,7 +50,7 @@ class Recorder:
         self._context, self._tables, self._opened, self._check = context, tables, opened, check
         self._every_s = opened.settings.dagster.report_interval.total_seconds()
         self._check_pause_s = opened.settings.health.check_pause.total_seconds()
-        self._materialized_at = dict[Table, float]()
+        self._materialized, self._all_due = set[Table](), 0.0
         self._due = _first_event_due(context, self._every_s)
         self.reports = list[BatchReport]()
         """All batches of the run so far."""
@@ -89,13 +90,14 @@ class Recorder:
         if not self._pending:
             return
         batch, day, tables, now = total(self._pending), self._day.isoformat(), self._tables, time.monotonic()
+        # All of a job together: one look at its tables is enough for the checks of all.
+        if are_all_due := not goes_on or now >= self._all_due:
+            self._all_due = now + self._check_pause_s
         partition = day if tables.by_day else None
         for table in tables.changed(batch):
             metadata = {**table_metadata(batch, tables, table), **of_table(table, self._opened.settings.lake)}
-            last = self._materialized_at.get(table)
-            is_due = not goes_on or last is None or now >= last + self._check_pause_s
-            if table in tables.own and is_due:
-                self._materialized_at[table] = now
+            if table in tables.own and (are_all_due or table not in self._materialized):
+                self._materialized.add(table)
                 event = dg.AssetMaterialization(key_of(table), metadata=metadata, partition=partition)
                 self._context.log_event(event)
             else:

@@ -156,6 +156,6 @@ def definitions() -> dg.Definitions:
         "Moves pending changes when the oldest is older than mutation.max_pending, when very many pend, when deleted "
         "rows can be purged, and when a run was interrupted: until that is finished other jobs wait.",
         job=rematerialize_aliases.name,
-        every=15,
+        every=30,
     )
     return dg.Definitions(jobs=[apply_mutations, rematerialize_aliases], sensors=[mutations_backlog, pending])

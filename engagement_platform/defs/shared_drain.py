@@ -90,7 +90,7 @@ def definitions() -> dg.Definitions:
         "Launches a run that drains engagements, requests, announcements and changes of profiles when one of them "
         "waits and none is under way.",
         job=JOB,
-        every=5,
+        every=10,
         on=is_shared(),
     )
     return dg.Definitions(jobs=[drain_pipelines], sensors=[backlog])

@@ -216,6 +216,5 @@ def definitions() -> dg.Definitions:
         "Checks the tables against the topic after new batches or a materialization, at most every fifteen minutes, or "
         "ten times what that took; never when idle.",
         job=verify_engagements.name,
-        every=15,
     )
     return dg.Definitions(asset_checks=[verify_tables], jobs=[verify_engagements], sensors=[after_batches])

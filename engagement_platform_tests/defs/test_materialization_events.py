@@ -16,7 +16,7 @@ from engagement_platform.defs import materialization_events
 from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.materialization_events import Context, Recorder
 from engagement_platform.defs.platform import Opened
-from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.lake.engagement import ALIAS, QUARANTINE
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 from engagement_platform_tests.defs.test_batches import report
@@ -35,7 +35,7 @@ class Draining:
     now: float = 1000.0
     added: int = 0
 
-    def begin(self, home: Path) -> None:
+    def begin(self, home: Path, tables: Tables = Tables({QUARANTINE: "tables"})) -> None:  # noqa: B008
         """Begin without any batch."""
         settings = Settings(home=home, lake_uri=None)
         context = SimpleNamespace(
@@ -43,7 +43,7 @@ class Draining:
             log=SimpleNamespace(info=lambda _: None),
         )  # fmt: skip
         opened = Opened(settings, open_stores(settings), cast(Any, None))
-        self.recorder = Recorder(cast(Context, context), Tables({QUARANTINE: "tables"}), opened)
+        self.recorder = Recorder(cast(Context, context), tables, opened)
         assert settings.dagster.report_interval.total_seconds() == INTERVAL_S
 
     def add(self, batches: int, seconds: float) -> None:
@@ -101,6 +101,21 @@ def test_a_long_run_materializes_a_table_as_often_as_checks_look_and_in_the_end_
     draining.recorder.record()
     assert draining.materialized == [True, False, False, True, False, True]
     assert draining.told == [1, 30, 30, 30, 30, 1]
+
+
+def test_a_table_of_many_that_appears_in_a_long_run_is_materialized_with_the_next_event_and_then_with_the_others(
+    draining: Draining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = [QUARANTINE]
+    monkeypatch.setattr(Tables, "changed", lambda *_: list(changed))
+    draining.begin(tmp_path, Tables({QUARANTINE: "tables", ALIAS: "tables"}, sparse=True))
+    draining.add(1, seconds=10)
+    changed.append(ALIAS)
+    draining.add(4 * 30, seconds=10)
+    kinds = [(event.asset_key.path[-1], isinstance(event, dg.AssetMaterialization)) for event in draining.events]
+    both = [("quarantine", True), ("alias", True)]
+    neither = [("quarantine", False), ("alias", False)]
+    assert kinds == [("quarantine", True), ("quarantine", False), ("alias", True), *neither, *both, *neither]
 
 
 def test_a_job_that_has_succeeded_before_tells_its_first_batches_after_the_report_interval(
