@@ -54,7 +54,9 @@ def finished_batch(checkpoint: str) -> int | None:
 
 def summed(progresses: list[Mapping[str, Any]]) -> Drained:
     """Spark's reports of all batches, in one."""
-    worked = [progress for progress in progresses if progress.get("numInputRows") or progress.get("sink")]
+    # Of all sources: what a Connect server says of a batch lacks their sum (Spark 4.2).
+    rows = [sum(int(source.get("numInputRows") or 0) for source in one.get("sources") or ()) for one in progresses]
+    worked = [one for one, came in zip(progresses, rows, strict=True) if came or one.get("sink")]
     late = sum(
         int(operator.get("numRowsDroppedByWatermark") or 0)
         for progress in worked
@@ -63,8 +65,8 @@ def summed(progresses: list[Mapping[str, Any]]) -> Drained:
     marks = [str((progress.get("eventTime") or {}).get("watermark")) for progress in worked]
     marks = [mark for mark in marks if mark != "None"]
     return Drained(
-        batches=sum(1 for progress in worked if progress.get("numInputRows")),
-        rows_in=sum(int(progress.get("numInputRows") or 0) for progress in worked),
+        batches=sum(1 for came in rows if came),
+        rows_in=sum(rows),
         late=late,
         watermark=max(marks) if marks else None,
     )

@@ -56,7 +56,8 @@ GAMES_PAGE = "/locations/__repository__@engagement_platform/asset-groups/games/l
 
 _CHECKS_QUERY = """{ assetNodes { assetKey { path }
   assetMaterializations(limit: 3) {
-    timestamp metadataEntries { label ... on TableMetadataEntry { table { records } } } }
+    timestamp metadataEntries { label ... on IntMetadataEntry { intValue }
+      ... on TableMetadataEntry { table { records } } } }
   assetObservations(limit: 1) { timestamp }
   assetChecksOrError { ... on AssetChecks { checks { name executionForLatestMaterialization { status } } } } } }"""
 
@@ -198,6 +199,15 @@ def _missing_of_profiles(address: str) -> str | None:
             if (status := _status(nodes[asset], name)) != "SUCCEEDED":
                 return f"a green {asset} {name}, it is {status}"
     return None
+
+
+def _missing_of_page_views(address: str) -> str | None:
+    """A run that says how many page views it read."""
+    runs = _nodes(address)["view/page_view"]["assetMaterializations"]
+    read = [
+        entry.get("intValue") or 0 for run in runs for entry in run["metadataEntries"] if entry["label"] == "rows_in"
+    ]
+    return None if any(read) else f"a run with page views, of {len(runs)} runs"
 
 
 def _status(node: dict[str, Any], check: str) -> str | None:
@@ -355,6 +365,10 @@ def test_a_backfill_need_not_wait_until_changes_cease(up: Up, profiles_page: Any
     profiles_page.goto(f"/runs/b/{backfill}", wait_until="domcontentloaded")
     profiles_page.get_by_text(backfill).first.wait_for()
     picture(profiles_page, "backfill", tmp_path)
+
+
+def test_a_run_of_page_views_says_how_many_it_read(up: Up) -> None:
+    up.wait(_missing_of_page_views)
 
 
 @pytest.mark.usefixtures("ui", "games_ui", "profiles_ui")

@@ -184,11 +184,14 @@ def test_a_view_from_the_future_is_refused_whole() -> None:
 
 
 def test_what_spark_reports_of_batches_is_summed_up() -> None:
+    """As a Connect server says it: without the sum over sources."""
     told = summed(
         [
-            {"numInputRows": 3, "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"}, "sink": {}},
-            {"numInputRows": 2, "stateOperators": [{"numRowsDroppedByWatermark": 1}],
+            {"sources": [{"numInputRows": 2}, {"numInputRows": 1}],
+             "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"}, "sink": {}},
+            {"sources": [{"numInputRows": 2}], "stateOperators": [{"numRowsDroppedByWatermark": 1}],
              "eventTime": {"watermark": "2026-03-01T00:00:00.000Z"}},
+            {"sources": [{"numInputRows": 0}], "eventTime": {}, "sink": {}},
         ]
     )  # fmt: skip
     assert (told.batches, told.rows_in, told.late, told.watermark) == (2, 5, 1, "2026-03-01T00:00:00.000Z")
