@@ -249,7 +249,6 @@ def vacuum(
     Exit status: 0, or 1 with the reason; a table that cannot be vacuumed is named, and the others are done first.
     Example: engagement-platform vacuum engagement/data --dry-run
     """
-    from engagement_platform.maintenance.layout.remedies import readable
     from engagement_platform.maintenance.layout.vacuum import vacuum_tables
     from engagement_platform.settings import Settings
 
@@ -262,9 +261,7 @@ def vacuum(
         elif as_json:
             print_json(done.as_json())
         else:
-            size = "" if done.bytes is None else f" of {readable(done.bytes)}"
-            verb = "would go" if dry_run else "removed"
-            typer.echo(f"{done.table}: {done.files:,} files{size} {verb}; kept {done.kept_hours:,} h ({done.because})")
+            typer.echo(done)
     if not count:
         typer.echo("There are no tables yet.", err=True)
     raise typer.Exit(1 if refused or not count else 0)

@@ -7,7 +7,7 @@ What they do is in `maintenance.layout`.
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from urllib.parse import unquote
 
@@ -110,9 +110,8 @@ def optimized_metadata(outcomes: Sequence[Outcome], unread: Sequence[str] = ()) 
     return shown | ({"unread": "\n".join(unread)} if unread else {})
 
 
-def vacuumed_metadata(results: Iterable[Vacuumed | PlatformError]) -> Metadata:
+def vacuumed_metadata(some: Sequence[Vacuumed | PlatformError]) -> Metadata:
     """Of a run of VACUUM: files and bytes that went, and for each table how long files are kept and why."""
-    some = list(results)
     done = [one for one in some if isinstance(one, Vacuumed)]
     shown: Metadata = {
         "tables": len(done),
@@ -152,7 +151,10 @@ def vacuum(context: dg.OpExecutionContext, platform: Platform) -> None:
     from engagement_platform.maintenance.layout.vacuum import vacuum_tables
 
     settings = platform.settings()
-    done = vacuum_tables(settings, open_spark=partial(open_spark, settings, "vacuum"))
+    done = list[Vacuumed | PlatformError]()
+    for one in vacuum_tables(settings, open_spark=partial(open_spark, settings, "vacuum")):
+        context.log.info(str(one))
+        done.append(one)
     context.add_output_metadata(vacuumed_metadata(done))
 
 

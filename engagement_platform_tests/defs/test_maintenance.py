@@ -58,8 +58,11 @@ def test_the_nightly_runs_mend_what_gains_and_say_so(lake: SeededLake, instance:
     assert observed is not None
     assert observed.metadata["files_after"].value == 2
     assert shown(run("second_round", instance))["slices"] == 0
-    vacuumed = shown(run("vacuum_tables", instance))
+    ran = run("vacuum_tables", instance)
+    vacuumed = shown(ran)
     assert (vacuumed["tables"], vacuumed["files"]) == (2, 0), "nothing is old enough"
+    said = {entry.user_message for entry in instance.all_logs(ran.run_id)}
+    assert "engagement/data: 0 files of 0 bytes removed; kept 168 h (the table's own retention)" in said
 
 
 def test_tables_with_too_many_small_files_are_merged_before_the_night_and_no_others(

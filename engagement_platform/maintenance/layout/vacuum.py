@@ -31,6 +31,7 @@ from engagement_platform.lake.optimize import SparkGetter
 from engagement_platform.maintenance.layout import files
 from engagement_platform.maintenance.layout.files import LogNotReadable
 from engagement_platform.maintenance.layout.optimize import SparkOpener, place_of, spark_when_needed
+from engagement_platform.maintenance.layout.remedies import readable
 from engagement_platform.maintenance.layout.survey import Target, targets
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
@@ -131,6 +132,11 @@ class Vacuumed:
     def as_json(self) -> dict[str, object]:
         """All of it by name."""
         return dict(vars(self))
+
+    def __str__(self) -> str:
+        size = "" if self.bytes is None else f" of {readable(self.bytes)}"
+        went = "would go" if self.dry_run else "removed"
+        return f"{self.table}: {self.files:,} files{size} {went}; kept {self.kept_hours:,} h ({self.because})"
 
 
 def reads_of(table: Target, stores: Stores) -> list[Read]:
