@@ -104,7 +104,8 @@ def layout_definitions(name: str, tables: Sequence[dg.AssetKey]) -> dg.Definitio
         if not (reason := too_soon(recent, now, pause.total_seconds())):
             return dg.RunRequest(asset_check_keys=due)
         # On the first day tables come one after the other, and a newcomer wants to see each of them examined.
-        new = [check for check in due if not examined_version(results.get(check))]
+        seen = {check: examined_version(results.get(check)) for check in due}
+        new = [check for check in due if not seen[check] and moved_on(f"{settings.lake}/{checks[check]}", seen[check])]
         if new and not too_soon(recent, now, min(pause, NEW_TABLE_PAUSE).total_seconds()):
             return dg.RunRequest(asset_check_keys=new)
         return dg.SkipReason(reason)

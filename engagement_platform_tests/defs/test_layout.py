@@ -273,6 +273,8 @@ def test_a_table_that_was_never_examined_does_not_wait_for_the_pause(
     due = lake.tick()
     assert isinstance(due, dg.RunRequest)
     lake.run("check_layout", dg.AssetCheckKey(DATA, LAYOUT))
+    lake.instance.report_runless_asset_event(dg.AssetMaterialization(DATA))
+    assert isinstance(lake.tick(), dg.SkipReason), "nothing has come into it"
     lake.seed_small_files(2)
     assert isinstance(lake.tick(), dg.RunRequest)
     lake.run("check_layout", dg.AssetCheckKey(DATA, LAYOUT))
