@@ -19,6 +19,7 @@ import pytest
 import typer
 
 from engagement_platform.cli import PANELS, app, main
+from engagement_platform.cli.common import print_table
 from engagement_platform.cli.reading import show_rows
 from engagement_platform.engine.model import Manifest
 from engagement_platform.pipelines.jobs import JOB_NAMES, REDRIVE_QUARANTINE, open_stores
@@ -320,3 +321,19 @@ def test_the_first_rows_are_shown_as_a_table_and_nulls_are_told_apart(capsys: py
     assert '{"a": "[b]"}' in shown
     assert shown.count("null") == 19
     assert "The first 20 rows of t. With --out FILE all of them." in shown
+
+
+def test_the_jobs_fit_into_a_terminal_of_eighty_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    columns = ("job", "batch", "state", "waiting", "landed", "known", "quarantined")
+    print_table(
+        columns, [("ingest-mutation-requests", 1234, "SUCCEEDED", 12345, 123456, 869, 42), ("other", *[""] * 6)]
+    )
+    head, _, jobs, other, *rest = capsys.readouterr().out.splitlines()
+    assert jobs.split() == ["ingest-mutation-requests", "1,234", "SUCCEEDED", "12,345", "123,456", "869", "42"]
+    assert (other.split(), rest) == (["other"], [])
+    assert [head.index(name) + len(name) for name in columns[3:]] == [
+        jobs.index(value) + len(value) for value in ("12,345", "123,456", "869", " 42")
+    ], "numbers stand below each other to the right"

@@ -48,16 +48,29 @@ def print_json(value: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table; numbers with thousands separators, long texts folded, nothing taken for markup or obeyed."""
+    """A table; numbers to the right, long texts folded, nothing taken for markup or obeyed."""
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*(Column(name, overflow="fold") for name in columns))
-    for row in rows:
-        texts = (f"{value:,}" if type(value) is int else value for value in row)
-        table.add_row(*(text if isinstance(text, Text) else Text(plain(str(text))) for text in texts))
+    shown = [list(row) for row in rows]
+    numeric = [all(isinstance(row[at], int | float) or row[at] == "" for row in shown) for at in range(len(columns))]
+    heads = zip(columns, numeric, strict=True)
+    table = Table(
+        *(Column(name, overflow="fold", justify="right" if number else "left") for name, number in heads),
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    for row in shown:
+        table.add_row(*(value if isinstance(value, Text) else Text(plain(_said(value))) for value in row))
     Console().print(table)
+
+
+def _said(value: object) -> str:
+    """With thousands separators; of a fraction one place, which is enough for seconds."""
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def print_batches(reports: Iterable[BatchReport], as_json: bool, idle: str) -> None:

@@ -75,7 +75,7 @@ def status(
         return
     # The job's own figures last: a move of profiles counts `batches` of its changeset, too.
     shown = [{**job.totals, **_as_json(job)} for job in jobs]
-    columns = ("job", "batch_id", "state", "backlog", "batches", "landed", "duplicates", "quarantined", "files")
+    columns = ("job", "batch_id", "state", "backlog", "landed", "duplicates", "quarantined")
     names = {"batch_id": "batch", "backlog": "waiting", "duplicates": "known"}
     print_table([names.get(name, name) for name in columns], [[job.get(n, 0) for n in columns] for job in shown])
     for job in jobs:
@@ -127,12 +127,13 @@ def batches(
         seconds = (one.finished_ts - one.started_ts).total_seconds() if one.finished_ts else None
         began = one.started_ts.isoformat(timespec="seconds")
         row = (one.manifest.job, one.manifest.batch_id, began, seconds, one.state.value, one.rows)
-        rows.append(["" if value is None else value for value in row])
+        said = (*row[:2], f"{one.started_ts:%Y-%m-%d %H:%M:%S}", *row[3:])
+        rows.append(["" if value is None else value for value in said])
         if as_json:
             names = ("job", "batch_id", "began", "seconds", "state", "rows")
             print_json(dict(zip(names, row, strict=True)) | {"counts": dict(one.counts), "reason": one.reason})
     if not as_json:
-        print_table(("job", "batch", "began", "seconds", "state", "rows"), rows)
+        print_table(("job", "batch", "began, UTC", "seconds", "state", "rows"), rows)
 
 
 def reset(
