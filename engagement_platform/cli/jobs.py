@@ -73,7 +73,6 @@ def status(
     if as_json:
         print_json({"jobs": [_as_json(job) for job in jobs], "leases": holders})
         return
-    # The job's own figures last: a move of profiles counts `batches` of its changeset, too.
     shown = [{**job.totals, **_as_json(job)} for job in jobs]
     columns = ("job", "batch_id", "state", "backlog", "landed", "duplicates", "quarantined")
     names = {"batch_id": "batch", "backlog": "waiting", "duplicates": "known"}
