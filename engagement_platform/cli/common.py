@@ -62,11 +62,11 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
     )  # fmt: skip
     for row in shown:
-        table.add_row(*(value if isinstance(value, Text) else Text(plain(_said(value))) for value in row))
+        table.add_row(*(value if isinstance(value, Text) else Text(plain(_text(value))) for value in row))
     Console().print(table)
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     """With thousands separators; of a fraction one place, which is enough for seconds."""
     if isinstance(value, float):
         return f"{value:,.1f}"

@@ -126,8 +126,8 @@ def batches(
         seconds = (one.finished_ts - one.started_ts).total_seconds() if one.finished_ts else None
         began = one.started_ts.isoformat(timespec="seconds")
         row = (one.manifest.job, one.manifest.batch_id, began, seconds, one.state.value, one.rows)
-        said = (*row[:2], f"{one.started_ts:%Y-%m-%d %H:%M:%S}", *row[3:])
-        rows.append(["" if value is None else value for value in said])
+        shown = (*row[:2], f"{one.started_ts:%Y-%m-%d %H:%M:%S}", *row[3:])
+        rows.append(["" if value is None else value for value in shown])
         if as_json:
             names = ("job", "batch_id", "began", "seconds", "state", "rows")
             print_json(dict(zip(names, row, strict=True)) | {"counts": dict(one.counts), "reason": one.reason})

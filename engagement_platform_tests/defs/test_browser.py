@@ -203,11 +203,14 @@ def _missing_of_profiles(address: str) -> str | None:
 
 def _missing_of_page_views(address: str) -> str | None:
     """A run that says how many page views it read."""
+    read = _rows_read(address)
+    return None if any(read) else f"a run with page views, of {len(read)} runs"
+
+
+def _rows_read(address: str) -> list[int]:
+    """How many page views the last runs read, as they say."""
     runs = _nodes(address)["view/page_view"]["assetMaterializations"]
-    read = [
-        entry.get("intValue") or 0 for run in runs for entry in run["metadataEntries"] if entry["label"] == "rows_in"
-    ]
-    return None if any(read) else f"a run with page views, of {len(runs)} runs"
+    return [entry["intValue"] for run in runs for entry in run["metadataEntries"] if entry["label"] == "rows_in"]
 
 
 def _status(node: dict[str, Any], check: str) -> str | None:
@@ -369,6 +372,7 @@ def test_a_backfill_need_not_wait_until_changes_cease(up: Up, profiles_page: Any
 
 def test_a_run_of_page_views_says_how_many_it_read(up: Up) -> None:
     up.wait(_missing_of_page_views)
+    assert any(_rows_read(up.address))
 
 
 @pytest.mark.usefixtures("ui", "games_ui", "profiles_ui")

@@ -62,7 +62,8 @@ def remember(settings: Settings, done: Sequence[Outcome], spark: SparkSession) -
     # It is created, and gains columns, whatever `layout.evolve` says.
     grows = settings.model_copy(update={"layout": settings.layout.model_copy(update={"evolve": True})})
     lake = Lake(spark, grows)
-    # Grows from run to run over the table that came last; runs that go on at the same time are at different tables.
+    # Grows from run to run over the table that came last. Of two at once that end with the same one, the earlier may be
+    # left out, and what it rewrote is planned once more.
     last = max(done, key=lambda one: one["started_ts"])
     txn = Transaction(f"layout/history/optimize/{last['table_name']}", int(last["started_ts"].timestamp() * 1_000_000))
     lake.ensure(LAYOUT_HISTORY)
