@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Connection, Engine, event
 
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.jars import JarsUnavailable, log_store_jar, resolve_jars
+from engagement_platform.lake.jars import JarsUnavailable, own_jar, resolve_jars
 from engagement_platform.lake.jars import spark_jars as resolved_spark_jars
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.session import build_classic, classic_conf
@@ -225,7 +225,7 @@ def spark(
     quickly = {"spark.databricks.delta.snapshotPartitions": "1"}
     settings = Settings(spark=SparkSettings(conf={**warehouse, **quickly}))
     quick = {"spark.driver.extraJavaOptions": " ".join(QUICK_JVM), "spark.driver.memory": "2g"}
-    jars = graph_jars or [*spark_jars, log_store_jar(settings.spark.jar_cache, spark_jars)]
+    jars = graph_jars or [*spark_jars, own_jar(settings.spark.jar_cache, spark_jars)]
     session = build_classic({**classic_conf(settings, jars), **quick}, "tests")
     yield session
     session.stop()

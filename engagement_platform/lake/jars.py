@@ -1,5 +1,5 @@
 """Finds Java and the jars of `ivy.xml`; resolves them once into a cache with the Ivy that pyspark ships, and compiles
-the log stores beside this file into it.
+the classes beside this file into it.
 
 Nothing here starts Spark or a broker: `session` and `local/` take the paths from here.
 """
@@ -31,7 +31,9 @@ LOGGING_JARS = ("slf4j-api", "log4j-slf4j2-impl", "log4j-api", "log4j-core")
 
 LOG_STORES = {"file": "engagement_platform.LocalLogStore", "s3a": "engagement_platform.S3LogStore"}
 """Scheme of a lake's URI -> the class, beside this file, by which Delta reads and writes logs there."""
-LOG_STORE_JAR = "log-stores.jar"
+APPEND_SOURCE = "engagement_platform.IdempotentDeltaDataSource"
+"""The class, beside this file, by which Spark appends to a table under a transaction."""
+OWN_JAR = "engagement-platform.jar"
 
 # The compiler, and what Spark adds to every JVM it starts; runtimes cut down to the essentials lack both.
 _REQUIRED_MODULES = ("jdk.compiler", "jdk.incubator.vector")
@@ -126,35 +128,37 @@ def spark_jars(settings: Settings, source: str = "") -> list[Path]:
         resolved += cached_jars("graph", settings.spark.jar_cache)
     names = {jar.name for jar in given}
     jars = [*(jar for jar in resolved if jar.name not in names), *given]
-    return [*jars, log_store_jar(settings.spark.jar_cache, jars)]
+    return [*jars, own_jar(settings.spark.jar_cache, jars)]
 
 
-def log_store_jar(cache: Path, jars: Sequence[Path]) -> Path:
-    """The jar of LOG_STORES, for the Delta and the Hadoop among these jars. Compiled on first use, 2 s, then kept in
-    `cache`. Raises JavaMissing, JarsUnavailable.
+def own_jar(cache: Path, jars: Sequence[Path]) -> Path:
+    """The jar of LOG_STORES and APPEND_SOURCE, for pyspark and the Delta among these jars. Compiled on first use, 4 s,
+    then kept in `cache`. Raises JavaMissing, JarsUnavailable.
     """
-    sources = [Path(__file__).with_name(f"{each.rpartition('.')[2]}.java") for each in log_stores(jars).values()]
-    hadoop = next((pyspark_home() / "jars").glob("hadoop-client-api-*.jar"))
-    # That for S3 needs most of what S3A needs.
-    path = [hadoop, *(jar for jar in jars if len(sources) > 1 or jar.name.startswith("delta-storage-"))]
-    texts = b"".join(source.read_bytes() for source in sources)
+    classes = [APPEND_SOURCE, *log_stores(jars).values()]
+    sources = [Path(__file__).with_name(f"{each.rpartition('.')[2]}.java") for each in classes]
+    # The log store for S3 needs most of what S3A needs.
+    on_s3 = LOG_STORES["s3a"] in classes
+    path = [jar for jar in jars if on_s3 or jar.name.startswith("delta-")]
     names = " ".join(sorted(jar.name for jar in path))
-    digest = hashlib.sha256(texts + names.encode()).hexdigest()[:16]
-    jar = cache.expanduser().absolute() / digest / LOG_STORE_JAR
+    path += sorted((pyspark_home() / "jars").glob("*.jar"))
+    texts = b"".join(source.read_bytes() for source in sources)
+    digest = hashlib.sha256(texts + " ".join(jar.name for jar in path).encode()).hexdigest()[:16]
+    jar = cache.expanduser().absolute() / digest / OWN_JAR
     if not jar.exists():
         jar.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=jar.parent) as scratch:
-            classes, made = Path(scratch) / "classes", Path(scratch) / jar.name
+            compiled, made = Path(scratch) / "classes", Path(scratch) / jar.name
             command = [str(find_java()), "--module", "jdk.compiler/com.sun.tools.javac.Main", "--release", "17"]
-            command += ["-d", str(classes), "-classpath", ":".join(map(str, path)), *map(str, sources)]
+            command += ["-d", str(compiled), "-classpath", ":".join(map(str, path)), *map(str, sources)]
             run = subprocess.run(command, capture_output=True, text=True, check=False)
             if run.returncode != 0:
                 raise JarsUnavailable(
-                    f"The log stores do not compile with {names}: {run.stderr[:300]}. Nothing was started."
+                    f"{' and '.join(classes)} do not compile with {names}: {run.stderr[:300]}. Nothing was started."
                 )
             with zipfile.ZipFile(made, "w") as archive:
-                for compiled in sorted(classes.rglob("*.class")):
-                    archive.write(compiled, compiled.relative_to(classes))
+                for each in sorted(compiled.rglob("*.class")):
+                    archive.write(each, each.relative_to(compiled))
             # Of two processes at once the later one replaces the same by the same.
             made.rename(jar)
     return jar

@@ -159,19 +159,40 @@ def _what_was_done(uri: str, before: int, marker: str) -> Rewritten:
     return Rewritten(version, removed, added, values)
 
 
-def vacuum(place: Place, spark: SparkSession, *, dry_run: bool) -> list[str]:
+def has_unused_files(place: Place) -> bool:
+    """Whether VACUUM would find a file that is old enough to go. Costs a listing, a VACUUM a Spark job over each file.
+
+    It says yes, too, where there are deletion vectors, which delta-rs knows no use for.
+    """
+    found = DeltaTable(log.storage_uri(place.uri)).vacuum(dry_run=True, full=True)
+    # Those of Hadoop's checksums are none of Spark's.
+    return any(not path.rpartition("/")[2].startswith((".", "_")) for path in found)
+
+
+def unused_files(place: Place, spark: SparkSession) -> list[str]:
+    """The paths that `vacuum` would remove."""
+    with commit_lock(place.root, place.name):
+        return [str(row[0]) for row in spark.sql(f"VACUUM {_delta(place.uri)} DRY RUN").collect()]
+
+
+def vacuum(place: Place, spark: SparkSession) -> tuple[int, int]:
     """Remove files that were taken out of the table longer ago than its own retention, the only one that Spark knows
     (Delta 4.1 and later ignore RETAIN), and older ones that its log never knew.
 
-    Out: paths that a dry run found; nothing for a real one.
+    Out: how many, and their bytes, as Spark says in the log.
     """
     # In the log, also on object stores: the doctor knows by it which removed files are gone.
     with (
         commit_lock(place.root, place.name),
         configured(spark, {"spark.databricks.delta.vacuum.logging.enabled": "true"}),
     ):
-        rows = spark.sql(f"VACUUM {_delta(place.uri)}{' DRY RUN' if dry_run else ''}").collect()
-    return [str(row[0]) for row in rows] if dry_run else []
+        before = log.newest_entry(place.uri) or 0
+        spark.sql(f"VACUUM {_delta(place.uri)}").collect()
+        commits = range(before + 1, (log.newest_entry(place.uri) or before) + 1)
+        infos = (log.commit_info(log.entry(place.uri, number) or []) for number in commits)
+        [begun, *_] = [info for info in infos if info.get("operation") == "VACUUM START"]
+    metrics = begun["operationMetrics"]
+    return int(metrics["numFilesToDelete"]), int(metrics["sizeOfDataToDelete"])
 
 
 def checkpoint_log(place: Place, *, clean: bool) -> None:

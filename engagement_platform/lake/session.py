@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import driver_lease
-from engagement_platform.lake.jars import LOG_STORE_JAR, find_java, log_stores, spark_jars
+from engagement_platform.lake.jars import OWN_JAR, find_java, log_stores, spark_jars
 from engagement_platform.lake.live_files import FEW_FILES
 from engagement_platform.lake.shared_session import shared_session
 from engagement_platform.settings import Settings, SparkSettings
@@ -65,8 +65,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
         # A job that looks whether files are there costs more than looking, on a disk.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "32" if "://" in settings.lake else str(FEW_FILES),
-        # An append under a transaction id took 0.7 s with these two and 1.0 to 1.9 without. The table's state is still
-        # reconstructed to look the id up (Delta 4.4.0, the job "Compute snapshot for version").
+        # By these an append finds its transaction, and Delta the files of a table, without a job.
         "spark.databricks.delta.setTransactionsInCrc.writeOnCommit": "true",
         "spark.databricks.delta.allFilesInCrc.enabled": "true",
         # A batch is finished at the versions that it began at, and a restore goes back to one, however old their
@@ -157,7 +156,7 @@ def log_store_conf(jars: Sequence[Path]) -> dict[str, str]:
     not. On a disk a batch that took 4.6 s took 15.7 with 10,000 versions more, a day's, in each log (2 cores); on S3 a
     list is a request for each five hundred versions.
     """
-    if not any(jar.name == LOG_STORE_JAR for jar in jars):
+    if not any(jar.name == OWN_JAR for jar in jars):
         return {}
     return {f"spark.delta.logStore.{scheme}.impl": name for scheme, name in log_stores(jars).items()}
 

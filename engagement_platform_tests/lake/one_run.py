@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.jars import APPEND_SOURCE
 from engagement_platform.lake.lake import TRANSACTION_CONF, save_under
 from engagement_platform.lake.session import build_remote, driver_id, session_conf, spark_session
 from engagement_platform.settings import Settings
@@ -78,7 +79,7 @@ def append_slowly(spark: SparkSession, uri: str, begun: str, go: str, txn: Trans
         yield from batches
 
     rows: Any = spark.range(1).coalesce(1).mapInArrow(wait, "id long")
-    save_under(rows.write.format("delta").mode("append"), uri, txn)
+    save_under(rows.write.format(APPEND_SOURCE).mode("append"), uri, txn)
 
 
 def _doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

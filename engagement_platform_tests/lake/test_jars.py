@@ -18,8 +18,8 @@ from engagement_platform.lake.jars import (
     JarsUnavailable,
     JavaMissing,
     find_java,
-    log_store_jar,
     logging_jars,
+    own_jar,
     resolve_jars,
 )
 from engagement_platform.settings import Settings, SparkSettings
@@ -158,8 +158,8 @@ def with_folder(folder: Path, *names: str) -> Settings:
 
 
 def compiled(among: list[Path]) -> Path:
-    """The jar of the log stores, in the cache that the settings' default names."""
-    return log_store_jar(SparkSettings().jar_cache, among)
+    """The jar of the platform's own classes, in the cache that the settings' default names."""
+    return own_jar(SparkSettings().jar_cache, among)
 
 
 def test_graphframes_in_the_folder_of_jars_is_not_downloaded(spark_jars: list[Path], tmp_path: Path) -> None:
@@ -220,23 +220,23 @@ def test_the_configuration_of_graphs_has_the_plugin_of_connect_servers_in_the_ve
     assert {(each.get("org"), each.get("rev")) for each in graph} == {("io.graphframes", version("graphframes-py"))}
 
 
-def test_the_log_store_is_compiled_once_for_each_delta(spark_jars: list[Path], tmp_path: Path) -> None:
-    first = log_store_jar(tmp_path, spark_jars)
+def test_the_own_classes_are_compiled_once_for_each_delta(spark_jars: list[Path], tmp_path: Path) -> None:
+    first = own_jar(tmp_path, spark_jars)
     made = first.stat().st_mtime_ns
-    assert log_store_jar(tmp_path, spark_jars) == first
+    assert own_jar(tmp_path, spark_jars) == first
     assert first.stat().st_mtime_ns == made
     [storage] = [jar for jar in spark_jars if jar.name.startswith("delta-storage-")]
     newer = tmp_path / "delta-storage-99.jar"
     newer.write_bytes(storage.read_bytes())
     others = [newer if jar == storage else jar for jar in spark_jars]
-    assert log_store_jar(tmp_path, others).parent != first.parent
+    assert own_jar(tmp_path, others).parent != first.parent
     assert len(list(tmp_path.glob("*/*"))) == 2, "something is left of compiling"
 
 
-def test_a_delta_that_the_log_store_does_not_fit_is_named_and_no_jar_is_kept(tmp_path: Path) -> None:
+def test_a_delta_that_the_own_classes_do_not_fit_is_named_and_no_jar_is_kept(tmp_path: Path) -> None:
     strange = tmp_path / "delta-storage-99.jar"
     with zipfile.ZipFile(strange, "w") as archive:
         archive.writestr("nothing", "of Delta")
-    with pytest.raises(JarsUnavailable, match=r"log stores do not compile with delta-storage-99\.jar hadoop"):
-        log_store_jar(tmp_path / "cache", [strange])
+    with pytest.raises(JarsUnavailable, match=r"LocalLogStore do not compile with delta-storage-99\.jar: "):
+        own_jar(tmp_path / "cache", [strange])
     assert not list(tmp_path.glob("cache/*/*"))

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyspark.sql import SparkSession
 
 from engagement_platform.consumers.streams import Unreadable, followed
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
@@ -127,7 +128,7 @@ class Vacuumed:
     """Why no less was kept."""
     files: int
     bytes: int | None
-    """None on object stores: Spark names files only, and asking for each size costs a request."""
+    """None where they would go from an object store: Spark names files only, and asking for each size is a request."""
 
     def as_json(self) -> dict[str, object]:
         """All of it by name."""
@@ -257,11 +258,16 @@ def vacuum(
         if own_hours < keep:
             raise RetentionNotApplied(table.name, own_hours, keep, because)
         place = place_of(settings, table)
-        paths = lake_optimize.vacuum(place, spark(), dry_run=True)
-        size = None if "://" in table.uri else sum(_sizes(table.uri, paths))
-        if paths and not dry_run:
-            lake_optimize.vacuum(place, spark(), dry_run=False)
-        return Vacuumed(table.name, dry_run, own_hours, "the table's own retention", len(paths), size)
+        count, size = 0, 0
+        if lake_optimize.has_unused_files(place):
+            count, size = _dry_run(place, spark()) if dry_run else lake_optimize.vacuum(place, spark())
+        return Vacuumed(table.name, dry_run, own_hours, "the table's own retention", count, size)
+
+
+def _dry_run(place: lake_optimize.Place, spark: SparkSession) -> tuple[int, int | None]:
+    """How many files would go, and their bytes; None: on an object store Spark names them only."""
+    paths = lake_optimize.unused_files(place, spark)
+    return len(paths), None if "://" in place.uri else sum(_sizes(place.uri, paths))
 
 
 def vacuum_tables(

@@ -14,6 +14,8 @@ from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.optimize import Place, has_unused_files, unused_files
+from engagement_platform.lake.optimize import vacuum as vacuum_by_spark
 from engagement_platform.maintenance.layout.files import retention
 from engagement_platform.maintenance.layout.vacuum import (
     Floor,
@@ -88,8 +90,7 @@ def test_a_vacuum_after_the_window_frees_room_and_keeps_the_live_rows(lake: Seed
     for name, age in (("old", timedelta(days=9)), ("young", timedelta(days=2))):
         orphan = Path(lake.uri()) / "organization_id=org-1" / f"{name}.parquet"
         orphan.write_bytes(b"x" * 100)
-        then = (datetime.now(UTC) - age).timestamp()
-        os.utime(orphan, (then, then))
+        made_ago(orphan, age)
     # Inside the window only what no log knows goes, when it is old enough.
     done = swept(lake, lake.settings)
     assert (done.files, done.bytes, done.kept_hours, parquet_files(lake)) == (1, 100, WEEK, 14)
@@ -106,6 +107,56 @@ def test_a_vacuum_after_the_window_frees_room_and_keeps_the_live_rows(lake: Seed
     with pytest.raises(Exception, match=r"not found|No such file"):
         lake.rows(version=version)
     assert swept(lake, short(lake)).files == 0
+
+
+def test_spark_is_asked_only_where_a_file_is_old_enough_to_go(lake: SeededLake) -> None:
+    lake.engagements("org-1", 3)
+    DeltaTable(lake.uri()).optimize.compact()
+    version = DeltaTable(lake.uri()).version()
+    for dry_run in (True, False):
+        done = vacuum(lake.settings, lake.target(), lake.stores, no_spark, dry_run=dry_run)
+        assert (done.files, done.bytes) == (0, 0)
+    assert DeltaTable(lake.uri()).version() == version, "nothing is committed either"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("old.parquet", "organization_id=org-1/old.parquet", "organization_id=gone/old", "no_partition/old"),
+        *("_change_data/old", "_delta_index/old", "_hidden/old", "_old", ".old.parquet.crc", ".hidden/old"),
+    ],
+)
+def test_a_file_that_no_commit_names_is_one_to_go_where_it_is_one_for_spark(
+    lake: SeededLake, spark: SparkSession, path: str
+) -> None:
+    lake.engagements("org-1", 1)
+    place = Place(DATA.name, lake.uri(), lake.settings.lake)
+    assert not has_unused_files(place)
+    orphan = Path(lake.uri(), path)
+    orphan.parent.mkdir(parents=True, exist_ok=True)
+    orphan.write_bytes(b"x")
+    made_ago(orphan, timedelta(days=9))
+    found = [one.removeprefix("file:") for one in unused_files(place, spark)]
+    assert has_unused_files(place) == (str(orphan) in found)
+
+
+def test_a_table_with_deletion_vectors_is_left_to_spark_which_knows_the_use_of_each(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    place = Place("marked", str(tmp_path / "marked"), str(tmp_path))
+    rows = spark.range(100).coalesce(1).write.format("delta")
+    rows.option("delta.enableDeletionVectors", "true").save(place.uri)
+    spark.sql(f"DELETE FROM delta.`{place.uri}` WHERE id < 10").collect()
+    for vector in Path(place.uri).glob("deletion_vector_*.bin"):
+        made_ago(vector, timedelta(days=9))
+    assert (has_unused_files(place), unused_files(place, spark)) == (True, [])
+    assert vacuum_by_spark(place, spark) == (0, 0)
+    assert spark.read.format("delta").load(place.uri).count() == 90
+
+
+def made_ago(file: Path, age: timedelta) -> None:
+    then = (datetime.now(UTC) - age).timestamp()
+    os.utime(file, (then, then))
 
 
 def parquet_files(lake: SeededLake) -> int:
