@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
+from engagement_platform.lake.contract import Table
 from engagement_platform.lake.jars import APPEND_SOURCE, LOG_STORES
 from engagement_platform.lake.lake import Lake, save_under
 from engagement_platform.settings import Settings
@@ -32,7 +33,7 @@ Row = tuple[str, str, int, str]
 
 def committed(uri: str) -> list[Any]:
     """All that the log says, but for times, names of files and the id of the table."""
-    found = []
+    found = list[tuple[Any, ...]]()
     for version in range((log.newest_entry(uri) or 0) + 1):
         for action in log.entry(uri, version) or []:
             [(kind, said)] = action.items()
@@ -54,13 +55,15 @@ def committed(uri: str) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("layout", [{}, {"partitioned_by": ("organization_id",)}, {"liquid_by": ("organization_id",)}])
+PLAIN = replace(THINGS, partitioned_by=())
+
+
+@pytest.mark.parametrize("like", [PLAIN, THINGS, replace(PLAIN, liquid_by=("organization_id",))])
 def test_whatever_was_committed_before_an_append_leaves_what_deltas_own_leaves(
-    spark: SparkSession, tmp_path: Path, layout: dict[str, tuple[str, ...]]
+    spark: SparkSession, tmp_path: Path, like: Table
 ) -> None:
     lake, drawn = Lake(spark, Settings(home=tmp_path)), random.Random(5)
-    plain = replace(THINGS, partitioned_by=())
-    ours, deltas = (replace(plain, key=("test", name), **layout) for name in ("ours", "deltas"))
+    ours, deltas = (replace(like, key=("test", name)) for name in ("ours", "deltas"))
     lake.ensure(ours, deltas)
     uris = [lake.uri(table) for table in (ours, deltas)]
     for step in range(20):
@@ -74,7 +77,7 @@ def test_whatever_was_committed_before_an_append_leaves_what_deltas_own_leaves(
         for uri in uris:
             if what == "update":
                 spark.sql(f"UPDATE delta.`{uri}` SET word = 'b' WHERE version = 1").collect()
-            elif what == "without checksum" and "liquid_by" not in layout:
+            elif what == "without checksum" and not like.liquid_by:
                 rest: Any = {"organization_id": ["org"], "id": ["x"], "version": [9], "word": ["c"]}
                 write_deltalake(uri, pa.table(rest), mode="append")
             elif what == "checksum lost":
@@ -91,7 +94,7 @@ def test_the_transaction_is_found_without_a_job_and_by_one_where_a_checksum_does
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.setTransactionsInCrc.writeOnCommit", "true")
     lake = Lake(session, Settings(home=tmp_path))
-    table = replace(THINGS, partitioned_by=())
+    table = PLAIN
     lake.ensure(table)
     rows = session.createDataFrame([("org", "a", 1, "one")], THINGS.ddl)
 
@@ -104,7 +107,8 @@ def test_the_transaction_is_found_without_a_job_and_by_one_where_a_checksum_does
     assert (jobs(1), jobs(2), jobs(2)) == (1, 1, 0)
     Path(lake.uri(table), "_delta_log", f"{lake.version(table):020}.crc").unlink()
     another = spark.newSession()
-    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    jvm: Any = spark.sparkContext._jvm
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     assert jobs(3) > 1
     assert another.read.format("delta").load(lake.uri(table)).count() == 4
 

@@ -249,19 +249,19 @@ def vacuum(
         if losing := reads_of(table, stores):
             raise StillRead(table.name, losing)
         own = files.retention(files.shape(files.open_table(table.uri, table.name)).properties)
-        found = floors(settings, table, own, stores, now)
-        if hours is not None and (above := [floor for floor in found if floor.hours > hours]):
+        keeping = floors(settings, table, own, stores, now)
+        if hours is not None and (above := [floor for floor in keeping if floor.hours > hours]):
             raise RetentionTooShort(table.name, hours, above)
-        keep = found[0].hours if hours is None else hours
-        because = found[0].because.rstrip(",") if hours is None else f"{hours:,} hours were asked for"
+        keep = keeping[0].hours if hours is None else hours
+        because = keeping[0].because.rstrip(",") if hours is None else f"{hours:,} hours were asked for"
         own_hours = math.ceil(own / _HOUR)
         if own_hours < keep:
             raise RetentionNotApplied(table.name, own_hours, keep, because)
         place = place_of(settings, table)
-        count, size = 0, 0
+        found: tuple[int, int | None] = 0, 0
         if lake_optimize.has_unused_files(place):
-            count, size = _dry_run(place, spark()) if dry_run else lake_optimize.vacuum(place, spark())
-        return Vacuumed(table.name, dry_run, own_hours, "the table's own retention", count, size)
+            found = _dry_run(place, spark()) if dry_run else lake_optimize.vacuum(place, spark())
+        return Vacuumed(table.name, dry_run, own_hours, "the table's own retention", *found)
 
 
 def _dry_run(place: lake_optimize.Place, spark: SparkSession) -> tuple[int, int | None]:
