@@ -29,6 +29,8 @@ import scala.runtime.BoxedUnit;
  * Delta 4.4 reconstructs the state of the table in a Spark job for that. The checksum of the table's last version names
  * the transactions, too, and comes with the version. Where it does not, since its writer left none or there are too
  * many, Delta looks as always.
+ *
+ * OpenLineage knows Delta's source by its name, which is why this one has it in its own.
  */
 public final class IdempotentDeltaDataSource implements CreatableRelationProvider {
     @Override
