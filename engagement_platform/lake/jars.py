@@ -33,6 +33,8 @@ LOG_STORES = {"file": "engagement_platform.LocalLogStore", "s3a": "engagement_pl
 """Scheme of a lake's URI -> the class, beside this file, by which Delta reads and writes logs there."""
 APPEND_SOURCE = "engagement_platform.IdempotentDeltaDataSource"
 """The class, beside this file, by which Spark appends to a table under a transaction."""
+APPEND_CONF = "spark.engagementPlatform.appendSource"
+"""Configuration that names APPEND_SOURCE where Spark has it."""
 OWN_JAR = "engagement-platform.jar"
 
 # The compiler, and what Spark adds to every JVM it starts; runtimes cut down to the essentials lack both.

@@ -26,7 +26,7 @@ from engagement_platform.lake import contract, live_files, log
 from engagement_platform.lake.batch_logs import refuse_other
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import ContractBroken, Mode, NotAStreamSource, Table, differences
-from engagement_platform.lake.jars import APPEND_SOURCE, LOG_STORES
+from engagement_platform.lake.jars import APPEND_CONF
 from engagement_platform.settings import Settings
 
 Rows: TypeAlias = DataFrame | pa.Table
@@ -180,11 +180,8 @@ class Lake:
 
     @cached_property
     def _append_source(self) -> str:
-        """Delta itself where Spark lacks the class that needs no job to find a transaction: it comes with the log
-        stores."""
-        scheme = "file" if self.is_local else self.root.partition(":")[0]
-        log_store = self.spark.conf.get(f"spark.delta.logStore.{scheme}.impl", None)
-        return APPEND_SOURCE if log_store in LOG_STORES.values() else "delta"
+        """Delta itself where Spark lacks the class that needs no job to find a transaction."""
+        return str(self.spark.conf.get(APPEND_CONF, "delta"))
 
     def holds(self, table: Table, txn: Transaction) -> bool:
         """Whether a table has this transaction, or a later one of its application. Raises StoresBehind when that is

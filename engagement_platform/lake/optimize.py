@@ -162,9 +162,9 @@ def _what_was_done(uri: str, before: int, marker: str) -> Rewritten:
 def has_unused_files(place: Place) -> bool:
     """Whether VACUUM would find a file that is old enough to go. Costs a listing, a VACUUM a Spark job over each file.
 
-    It says yes, too, where there are deletion vectors, which delta-rs knows no use for.
+    It says yes, too, where there are old deletion vectors, which delta-rs knows no use for.
     """
-    found = DeltaTable(log.storage_uri(place.uri)).vacuum(dry_run=True, full=True)
+    found = log.open_version(place.uri).vacuum(dry_run=True, full=True)
     # Those of Hadoop's checksums are none of Spark's.
     return any(not path.rpartition("/")[2].startswith((".", "_")) for path in found)
 

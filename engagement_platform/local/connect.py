@@ -59,7 +59,7 @@ def connect_child(
     spark-submit is a shell script that becomes the JVM (exec twice), so the child's process is the server itself; the
     JVM starts `connect_server` as its driver.
     """
-    from engagement_platform.lake.session import log_store_conf, plugin_conf, server_conf, submit_options
+    from engagement_platform.lake.session import own_jar_conf, plugin_conf, server_conf, submit_options
 
     work_dir.mkdir(parents=True, exist_ok=True)
     # A server that was killed leaves its blocks and artifacts behind; nobody else uses this folder.
@@ -75,7 +75,7 @@ def connect_child(
         # (5.6 CPU seconds, 6.4 with them).
         "spark.connect.session.planCache.maxSize": "0",
         "spark.python.daemon.module": "engagement_platform.local.python_daemon",
-        **log_store_conf(jars),
+        **own_jar_conf(jars),
         **server_conf(settings),
         "spark.connect.grpc.binding.address": host,
         "spark.connect.grpc.binding.port": str(settings.embedded.connect_port),

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.jars import APPEND_SOURCE, LOG_STORES
+from engagement_platform.lake.jars import APPEND_CONF, APPEND_SOURCE
 from engagement_platform.lake.lake import Lake, save_under
 from engagement_platform.settings import Settings
 from engagement_platform_tests.ingestion.test_layouts import started_jobs
@@ -27,8 +27,6 @@ from engagement_platform_tests.lake.test_lake import THINGS, rows_of
 APPLICATIONS = ("ingest@1", "ingest@2", "apply@1")
 OF_EACH_COMMIT = {"timestamp", "txnId"}
 """What `commitInfo` has that no two commits have in common."""
-
-Row = tuple[str, str, int, str]
 
 
 def committed(uri: str) -> list[Any]:
@@ -94,35 +92,36 @@ def test_the_transaction_is_found_without_a_job_and_by_one_where_a_checksum_does
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.setTransactionsInCrc.writeOnCommit", "true")
     lake = Lake(session, Settings(home=tmp_path))
-    table = PLAIN
-    lake.ensure(table)
+    lake.ensure(PLAIN)
     rows = session.createDataFrame([("org", "a", 1, "one")], THINGS.ddl)
 
     def jobs(number: int) -> int:
         before = started_jobs(spark)
-        lake.append(rows, table, Transaction("job@1/data/insert", number), rows=1)
+        lake.append(rows, PLAIN, Transaction("job@1/data/insert", number), rows=1)
         return started_jobs(spark) - before
 
     jobs(0)
     assert (jobs(1), jobs(2), jobs(2)) == (1, 1, 0)
-    Path(lake.uri(table), "_delta_log", f"{lake.version(table):020}.crc").unlink()
+    Path(lake.uri(PLAIN), "_delta_log", f"{lake.version(PLAIN):020}.crc").unlink()
     jvm: Any = spark.sparkContext._jvm
     jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     assert jobs(3) > 1
     assert jobs(4) == 1, "the next checksum names them again"
-    assert len(rows_of(lake, table)) == 5
+    assert len(rows_of(lake, PLAIN)) == 5
 
 
 def test_a_spark_without_the_class_appends_by_deltas_own(spark: SparkSession, tmp_path: Path) -> None:
     session = spark.newSession()
-    assert session.conf.get("spark.delta.logStore.file.impl") == LOG_STORES["file"]
-    session.conf.set("spark.delta.logStore.file.impl", "io.delta.storage.HDFSLogStore")
+    assert session.conf.get(APPEND_CONF) == APPEND_SOURCE
+    session.conf.set(APPEND_CONF, "delta")
     lake = Lake(session, Settings(home=tmp_path))
     lake.ensure(THINGS)
     rows = session.createDataFrame([("org", "a", 1, "one")], THINGS.ddl)
+    before = started_jobs(spark)
     for _ in range(2):
         lake.append(rows, THINGS, Transaction("job@1/data/insert", 4), rows=1)
     assert lake.version(THINGS) == 1
+    assert started_jobs(spark) - before > 2, "Delta's own has a job for each look"
 
 
 def test_it_does_nothing_but_append(spark: SparkSession, tmp_path: Path) -> None:
