@@ -1,7 +1,8 @@
 """Disturbs the product and looks whether it stays right: python -m engagement_platform_tests.conformance [--help].
 
 Prints a table of each section. Exit status: 1 where anything ended otherwise than it has to, a section had nothing
-to do, or where one that was not asked to be short did not come to its end.
+to do, or where one that was not asked to be short did not come to its end. After a section that fails as a whole come
+the others.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
@@ -75,16 +77,22 @@ def main() -> int:
         except KeyboardInterrupt:
             # Of hours of work what is there; the page says that it is not all.
             interrupted = True
+            failures.append(f"{what} was interrupted")
             lines += ["", "Interrupted before the end."]
-        if asked.write:
+        except Exception as error:
+            # The sections after it have hours of work of their own.
+            traceback.print_exc()
+            failures.append(f"{what} failed: {type(error).__name__}: {error}")
+            lines += ["", "Failed before the end."]
+        if found := sum(line.startswith("|") for line in lines) > HEADER:
             # The same section by other options takes the place of this one.
             called = f'`make conformance ARGS="{" ".join(sys.argv[1:])}"`, {datetime.now(UTC):%Y-%m-%d}:'
             text = "\n".join((called, "", *lines))
-            PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), what, COMMAND.format(what), text), "utf-8")
+            if asked.write:
+                PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), what, COMMAND.format(what), text), "utf-8")
         if interrupted:
-            failures.append(f"{what} was interrupted")
             break
-        if sum(line.startswith("|") for line in lines) <= HEADER:
+        if not found:
             failures.append(f"{what}: there was nothing to do")
     print("\n".join(failures), file=sys.stderr)
     return min(len(failures), 1)

@@ -11,16 +11,21 @@ from engagement_platform_tests.docs.pages import PACKAGE, modules, tree
 
 _CALLED = {
     "writing", "_alone", "_writing", "_transaction", "save_under", "write_deltalake", "convert_to_deltalake",
-    "fsync", "replacing", "write_durably",
+    "fsync", "replacing", "write_durably", "ParquetWriter", "NamedTemporaryFile",
 }  # fmt: skip
 """Functions, of whatever module, that commit."""
 OUTSIDE = {
+    "change_message_visibility_batch": "ChangeMessageVisibilityBatch",
+    "complete_multipart_upload": "CompleteMultipartUpload",
     "copy_object": "CopyObject",
+    "create_queue": "CreateQueue",
     "delete_message": "DeleteMessage",
     "delete_message_batch": "DeleteMessageBatch",
     "delete_object": "DeleteObject",
     "delete_objects": "DeleteObjects",
+    "publish": "Publish",
     "put_object": "PutObject",
+    "put_object_tagging": "PutObjectTagging",
     "put_record_batch": "PutRecordBatch",
     "send_message": "SendMessage",
     "send_message_batch": "SendMessageBatch",
@@ -29,15 +34,26 @@ OUTSIDE = {
 }
 """Methods of boto3 that commit, called or named -> what boto3 calls them below."""
 _METHODS = {
+    "convertToDelta", "createIfNotExists", "createOrReplace", "createTable",
     "insertInto", "mergeInto", "save", "saveAsTable", "sql", "toTable", "writeTo",
     "executeCompaction", "executeZOrderBy", "restoreToTimestamp", "restoreToVersion",
     "cleanup_metadata", "create_checkpoint", "create_write_transaction",
-    "copyfile", "copytree", "ftruncate", "hardlink_to", "pwrite", "rename", "rmtree", "rmdir", "symlink_to",
-    "touch", "truncate",
-    "produce", "unlink", "write_bytes", "write_table", "write_text", *OUTSIDE,
+    "copy2", "copyfile", "copyfileobj", "copytree", "ftruncate", "hardlink_to", "pwrite", "rename", "rmtree", "rmdir",
+    "symlink_to", "touch", "truncate",
+    "create_topics", "produce", "unlink", "write_bytes", "write_text", *OUTSIDE,
+    "open_append_stream", "open_output_stream", "write_dataset", "write_table",
 }  # fmt: skip
 """Methods, of whatever object, that commit: Spark's, those that only delta-rs, Kafka's client or boto3 has, those of
-paths, of `os` and `shutil`, and of Parquet's writer."""
+paths, of `os` and `shutil`, and of Arrow's writers."""
+_OF_MODULES = {
+    "os.link", "os.remove", "os.symlink", "shutil.copy", "shutil.move", "duckdb.connect", "sqlite3.connect",
+}  # fmt: skip
+"""Functions that commit, whose names mean something else of other things."""
+_BARE = {
+    "copyfile", "copyfileobj", "copytree", "ftruncate", "rename", "rmdir", "rmtree", "truncate", "unlink",
+    "write_dataset", "write_table",
+}  # fmt: skip
+"""Of these, functions that a module may import by their names."""
 _WRITERS = {"csv", "json", "orc", "parquet", "text"}
 """Methods of Spark's `DataFrameWriter` that write files; its reader has the same."""
 _OPENERS = {"open": 1, "fdopen": 1}
@@ -47,8 +63,8 @@ _OTHERWISE: Mapping[str, Callable[[ast.Call], bool]] = {
     "begin": lambda call: not call.args and not call.keywords,
     # A path's, or `os.replace`; that of a text has two arguments, those of times and records have names.
     "replace": lambda call: not call.keywords and (len(call.args) == 1 or ast.unparse(call.func) == "os.replace"),
-    # A cursor's has another meaning.
-    "move": lambda call: ast.unparse(call.func) == "shutil.move",
+    # A connection's or a session's; what is committed to a table has arguments.
+    "commit": lambda call: not call.args and not call.keywords,
     # Spark's MERGE ends with a call without arguments, which no other `merge` has.
     "merge": lambda call: not call.args and not call.keywords,
 }
@@ -118,10 +134,11 @@ def _commits(function: ast.AST, kept: frozenset[str]) -> Callable[[ast.AST], boo
             case ast.Call(args=[ast.Constant(name), *_]) if name in OUTSIDE:
                 return True
             case ast.Call(func=ast.Name(name)):
-                return name in _CALLED or (name in _OPENERS and _opened_to_write(node, _OPENERS[name]))
+                return name in _CALLED | _BARE or (name in _OPENERS and _opened_to_write(node, _OPENERS[name]))
             case ast.Call(func=ast.Attribute(of, name)):
                 return not _reads(node) and (
                     name in _CALLED | _METHODS
+                    or ast.unparse(node.func) in _OF_MODULES
                     or (name in _WRITERS and ".write" in ast.unparse(of))
                     or (name in _OPENERS and any(_opened_to_write(node, place) for place in (0, _OPENERS[name])))
                     or _is_of_a_table(of, name, node, tables)

@@ -107,8 +107,12 @@ def fuzz(minutes: float, only: Sequence[str] | None) -> Iterator[Fuzzed]:
     with ThreadPoolExecutor(1) as beside:
         http = beside.submit(_http, seconds) if only is None or "HTTP" in only else None
         yield from _decoders(names, seconds)
-        if http is not None:
+        if http is None:
+            return
+        try:
             yield from http.result()
+        except Exception as error:  # what decoders found stays
+            yield Fuzzed("HTTP: all of it", failures=[_said(error)])
 
 
 def _decoders(names: Sequence[str], seconds: float) -> Iterator[Fuzzed]:

@@ -342,27 +342,38 @@ HELPERS = frozenset(
 """Functions that commit for others; those are the points."""
 
 _A_LOG = "what a service of this machine says, cut where it is long"
+_INTO_A_FILE = "into the file that `save` keeps or throws away as a whole"
+_A_SPOOL = "a copy of an object, into a file without a name that is gone with its reader"
 _MADE_ANEW = "for services of this machine, each start of which makes it anew"
 
 NO_COMMIT: Mapping[str, str] = {
     "cli.consumers.consume": "`replace` is that of its output, which is listed",
     "cli.layout.doctor": "a page to be looked at",
-    "consumers.reading._csv": "into the file that `save` keeps or throws away as a whole",
+    "consumers.output.deliver": "`put` and `commit`, which are listed",
+    "consumers.reader.CursorReader._next": "`commit`, which is listed",
+    "consumers.reading._csv": _INTO_A_FILE,
+    "consumers.reading._parquet": _INTO_A_FILE,
     "defs.retention.remove_before": "what Dagster keeps of runs that are over, of which each night removes more",
     "engine.durable_files.private_file": "an empty file",
     "engine.database.reading": "its transaction only reads",
     "ingest_server.spool.Spool.__init__": "an empty file that is locked; the spool is opened by others",
+    "ingest_server.spool.connected": "a connection; what is committed by it is listed",
     "lake.jars._resolve": "a cache, whole or absent, and downloaded anew where it is",
     "lake.jars.own_jar": "a cache, whole or absent, and compiled anew where it is",
     "lake.optimize.unused_files": "what VACUUM would remove; nothing is",
+    "local.aws.EmbeddedAws.furnish": _MADE_ANEW,
     "local.connect.connect_child": _MADE_ANEW,
     "local.home.locked_home": "who holds the home, for as long as they do",
     "local.ingest.make_sample_keys": "keys of the sample traffic; one that is lost is made anew",
     "local.kafka.EmbeddedKafka.child": _MADE_ANEW,
+    "local.kafka.EmbeddedKafka.create_topics": "topics, made where they are not, at each start",
     "local.orchestrator.dagster_children": _MADE_ANEW,
     "local.process.Supervisor._launch": _A_LOG,
     "local.process.Supervisor._make_room": _A_LOG,
     "local.services.Services.children": _MADE_ANEW,
+    "pipelines.games.raw_objects.RawObjects._content": _A_SPOOL,
+    "sources.s3_formats._parquet": _A_SPOOL,
+    "sources.s3_sqs_queue.Queue._keep": "messages stay invisible for longer; at worst they come again and are known",
 }
 """Function that the finder takes for one that commits -> why it is none."""
 

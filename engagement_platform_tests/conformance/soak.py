@@ -191,14 +191,22 @@ def soak(
                 continue
             samples.append(sample)
             write(rows, samples)
-            failed += over(under_way, status_of)
-            if minute >= (nights + 1) * night_minutes:
-                nights += 1
-                under_way |= {launch(job): f"{job} of night {nights}" for job in NIGHT}
+            try:
+                failed += over(under_way, status_of)
+                if minute >= (nights + 1) * night_minutes:
+                    nights += 1
+                    under_way |= {launch(job): f"{job} of night {nights}" for job in NIGHT}
+            except OSError as error:
+                # The samples of hours are worth more than one answer.
+                failed.append(f"the UI's answer in minute {minute:.0f} ({error})")
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
+        try:
             process.wait(MINUTE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     return samples, process.returncode, log.read_text()[-2000:], failed
 
 
@@ -271,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = table(found, samples[-1]["minute"])
     console.print(shown, said, sep="\n")
     books = "Every message is accounted for." if status == 0 else f"`up` ended with status {status}."
-    nights = f"Runs of nights failed: {', '.join(failed)}." if failed else "Every run of a night that ended succeeded."
+    nights = f"Failed: {', '.join(failed)}." if failed else "Every run of a night that ended succeeded."
     console.print(nights)
     publish(NAME, COMMAND, markdown(run, [shown], [books, nights]), run, page)
     return int(status != 0 or bool(failed) or not all(verdict(name, values) for name, values in found.items()))

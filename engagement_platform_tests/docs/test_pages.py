@@ -93,7 +93,7 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
 
 
 def test_every_test_that_is_named_exists() -> None:
-    for page in ("requirements.md", "threat-model.md"):
+    for page in ("requirements.md", "threat-model.md", "reliability.md"):
         named = set(re.findall(r"`(test_\w+)`", text(ROOT / "docs" / page)))
         assert named, "the page names no test at all"
         assert sorted(named - test_names()) == []
