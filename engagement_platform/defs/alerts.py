@@ -16,7 +16,7 @@ import dagster as dg
 
 from engagement_platform.alerting.alerts import NOTHING_SENT, Alerts
 from engagement_platform.alerting.model import Alert, Severity, State
-from engagement_platform.defs.evaluations import CheckResult, newest_results
+from engagement_platform.defs.evaluations import CheckResult, as_code, newest_results
 from engagement_platform.defs.sensors import Answer, sensor
 from engagement_platform.engine.database import open_engine
 from engagement_platform.settings import Settings
@@ -65,7 +65,7 @@ def news_of_runs(instance: dg.DagsterInstance, since: datetime) -> tuple[dict[st
         if run.status is dg.DagsterRunStatus.SUCCESS:
             news[key] = f"A later run of {name} succeeded."
         else:
-            body = f"{_reason(instance, run)} The log of the run is in the UI."
+            body = f"{as_code(_reason(instance, run))} The log of the run is in the UI."
             title, labels = f"a run of {name} failed", {"run": run.run_id}
             news[key] = Alert(key, Severity.ERROR, title, body, RUN, since.replace(tzinfo=UTC), labels)
     return news, since

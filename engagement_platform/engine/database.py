@@ -130,6 +130,12 @@ def next_sequence(connection: Connection) -> int:
     return int(connection.execute(select(last)).scalar_one())
 
 
+def draw_after(connection: Connection, sequence: int) -> None:
+    """Make the next sequence greater than this one."""
+    next_sequence(connection)
+    connection.execute(SEQUENCE.update().where(SEQUENCE.c.last < sequence).values(last=sequence))
+
+
 def upsert(connection: Connection, table: Table, values: Mapping[str, object], *key: str) -> None:
     """Update the row with this key, or insert it; for transactions that nobody else can insert beside."""
     where = [table.c[name] == values[name] for name in key]

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, select, union
 
-from engagement_platform.engine.database import next_sequence, reading, upsert, utc_now, writing
+from engagement_platform.engine.database import draw_after, next_sequence, reading, upsert, utc_now, writing
 from engagement_platform.engine.lease import Fence, lock_name, verify
 from engagement_platform.engine.model import (
     REWOUND_BY,
@@ -27,7 +27,7 @@ from engagement_platform.engine.model import (
     ProcessState,
     manifest_from,
 )
-from engagement_platform.engine.schema import BATCH, BATCH_METADATA, FOREIGN_APPLICATION, JOB_GENERATION, SEQUENCE
+from engagement_platform.engine.schema import BATCH, BATCH_METADATA, FOREIGN_APPLICATION, JOB_GENERATION
 from engagement_platform.errors import PlatformError
 
 # A Spark error can carry a whole plan; its beginning names the cause.
@@ -73,12 +73,13 @@ class CheckpointStore:
 
     def history(self, job: str, *, ingestion_date: date | None = None, limit: int | None = None) -> list[BatchRecord]:
         """Batches of the job, newest first, also from before resets; of one UTC date of ingestion, or of all."""
-        query = select(BATCH).where(BATCH.c.job_name == job)
+        query = (
+            select(BATCH).where(BATCH.c.job_name == job).order_by(BATCH.c.generation.desc(), BATCH.c.batch_id.desc())
+        )
         if ingestion_date is not None:
             query = query.where(BATCH.c.ingestion_date == ingestion_date.isoformat())
-        query = query.order_by(BATCH.c.generation.desc(), BATCH.c.batch_id.desc()).limit(limit)
         with reading(self._engine) as connection:
-            return [_record(row) for row in connection.execute(query)]
+            return [_record(row) for row in connection.execute(query.limit(limit))]
 
     def jobs(self) -> list[str]:
         """Every job that has ever begun a batch, by name."""
@@ -88,8 +89,8 @@ class CheckpointStore:
     def app_id(self, job: str) -> str:
         """The application id that the job's transactions carry now, such as `ingest-engagements@1.5f0c9a2e`.
 
-        Drawn once for a job and kept. Its random end distinguishes these stores from others that wrote the same tables
-        before: with the id of those, Delta would take new batches for old ones and skip them.
+        Drawn once and kept. Its random end distinguishes these stores from others that wrote the same tables before:
+        with the id of those, Delta would take new batches for old ones and skip them.
         """
         with _alone(self._engine, job) as connection:
             generation, app_id = _generation(connection, job)
@@ -149,6 +150,11 @@ class CheckpointStore:
         with _alone(self._engine, manifest.job, fences) as connection:
             _require(connection, manifest, *UNFINISHED)
             _update(connection, manifest, failed)
+
+    def draw_after(self, sequence: int) -> None:
+        """Give the next batch, of any job, a greater sequence."""
+        with writing(self._engine) as connection:
+            draw_after(connection, sequence)
 
     def reset(self, job: str, fences: Sequence[Fence] = (), *, foreign: Collection[str] = (), sequence: int = 0) -> str:
         """Forget how far the job is and return its new application id, such as `ingest-engagements@2.77ab03c1`.
@@ -324,21 +330,16 @@ def _add(
     """Write down a batch that begins at `now`, or that SUCCEEDED then."""
     connection.execute(
         BATCH.insert().values(
-            job_name=manifest.job,
-            app_id=manifest.app_id,
-            batch_id=manifest.batch_id,
-            manifest=manifest.as_json(),
-            job_state=state,
-            counts={},
+            job_name=manifest.job, app_id=manifest.app_id, batch_id=manifest.batch_id, manifest=manifest.as_json(),
+            job_state=state, counts={},
             generation=manifest.generation,
             ingestion_date=manifest.ingestion_ts.astimezone(UTC).date().isoformat(),
             attempts=1,
             started_ts=now,
             finished_ts=now if state is JobState.SUCCEEDED else None,
-            details=details or {},
-            reason=reason,
+            details=details or {}, reason=reason,
         )
-    )
+    )  # fmt: skip
 
 
 def _generation(connection: Connection, job: str) -> tuple[int, str | None]:
@@ -360,8 +361,7 @@ def _know(connection: Connection, job: str, app_ids: Iterable[str]) -> None:
 def _continue_after(connection: Connection, job: str, foreign: Iterable[str], sequence: int) -> None:
     """Begin after all that tables hold of a job: its application ids are known, the next sequence is greater."""
     _know(connection, job, foreign)
-    next_sequence(connection)
-    connection.execute(SEQUENCE.update().where(SEQUENCE.c.last < sequence).values(last=sequence))
+    draw_after(connection, sequence)
     connection.execute(BATCH_METADATA.delete().where(BATCH_METADATA.c.job_name == job))
 
 

@@ -100,6 +100,9 @@ def other_manifest(table: str, marker: str) -> StoresBehind:
 def refuse_stores_behind(job: str, checkpoints: CheckpointStore, logs: TableLogs) -> None:
     """Raise StoresBehind when a table holds a batch that the stores do not know, of the job or one of CROSSING.
 
+    One of another job keeps this one from nothing; but what that batch has moved or announced by its sequence must not
+    cover what comes now, so the next sequence is greater than any that the tables hold.
+
     The logs are read before the stores: these know of a batch before a table does. Cost: the names in each table's
     log, the newest checkpoint's transactions and the entries after it; no data.
     """
@@ -109,6 +112,12 @@ def refuse_stores_behind(job: str, checkpoints: CheckpointStore, logs: TableLogs
     for one in (job, *sorted(CROSSING - {job})):
         if by_job[one]:
             _refuse_behind(one, by_job[one], checkpoints, logs)
+    for other in sorted(by_job.keys() - {job} - CROSSING):
+        try:
+            _refuse_behind(other, by_job[other], checkpoints, logs)
+        except StoresBehind:
+            checkpoints.draw_after(logs.last_sequence())
+            break
 
 
 def _refuse_behind(job: str, held: Sequence[Held], checkpoints: CheckpointStore, logs: TableLogs) -> None:

@@ -234,9 +234,10 @@ def _game(keys: KeyCache, request: Request) -> str:
 
 def _reader(request: Request) -> Callable[[bytes], list[Sent]]:
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
-    charset = parameters.strip().lower().partition("charset=")[2].strip('"')
+    given = (parameter.partition("=") for parameter in parameters.lower().split(";"))
+    charsets = {value.strip().strip('"') for name, _, value in given if name.strip() == "charset"}
     read = _READERS.get(kind.strip().lower())
-    if read is None or charset not in ("", "utf-8", "utf8"):
+    if read is None or charsets - {"utf-8", "utf8"}:
         raise Turned(415, "unknown_content", f"Content-Type is {JSON} or {LINES}, in UTF-8.")
     return read
 

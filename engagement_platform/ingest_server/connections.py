@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -15,11 +16,13 @@ class Connection(HttpToolsProtocol):
 
     Limits are set by a subclass, from settings.
 
-    One more of an address than it may hold closes the one that has been idle for longest, or itself when none is.
+    One more of an address than it may hold closes the one that has been idle for longest, or itself when none is. One
+    more of all than leave room for others closes the one that has been idle for longest, where one is.
     """
 
     within_s: float
     most: int
+    most_of_all: int
     _deadline: asyncio.TimerHandle | None = None
     _read_by: asyncio.TimerHandle | None = None
     _idle_since = 0.0
@@ -32,7 +35,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, where its address holds too many in place of an idle one or not at all."""
+        """Take a connection; where there are too many in place of an idle one, or of an address not at all."""
         super().connection_made(transport)
         self._expect_headers()
         if self.client is None:
@@ -40,8 +43,13 @@ class Connection(HttpToolsProtocol):
         held = [each for each in self.connections if isinstance(each, Connection) and not each.transport.is_closing()]
         mine = [each for each in held if each.client is not None and each.client[0] == self.client[0]]
         if len(mine) > self.most:
-            idle = [each for each in mine if each.is_idle and each is not self]
-            min(idle or [self], key=lambda each: each._idle_since).transport.abort()
+            (self._longest_idle(mine) or self).transport.abort()
+        elif len(held) > self.most_of_all and (idle := self._longest_idle(held)):
+            idle.transport.abort()
+
+    def _longest_idle(self, of: Sequence[Connection]) -> Connection | None:
+        idle = [each for each in of if each.is_idle and each is not self]
+        return min(idle, key=lambda each: each._idle_since, default=None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_deadline()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import resource
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from threading import Event, Thread, Timer
 from types import FrameType
@@ -29,9 +30,13 @@ from engagement_platform.pii.erasure import expire_refused
 from engagement_platform.pii.vault import VAULT, Vault, open_vault
 from engagement_platform.settings import Settings
 
+_LOG = logging.getLogger(__name__)
+
 _HOUR_S = 3600.0
 _MOST_CONNECTIONS = 1000
 """Each may hold a whole body; beyond, uvicorn answers 503 by itself."""
+_MANY_CONNECTIONS = 900
+"""From here on idle ones make room for others; those that end still count for uvicorn for a moment."""
 _DESCRIPTORS = 65_536
 # Access logs would have every client's address, and a line for each bad request would let anybody fill the disk, or
 # block the server where nobody reads what it writes. Nothing here is a websocket.
@@ -73,7 +78,8 @@ def _run(
     host, port = listening.getsockname()[:2]
     server = parts.settings.ingest_server
     stop_s, within_s = server.stop_within.total_seconds(), server.request_within.total_seconds()
-    limited = type("Limited", (Connection,), {"within_s": within_s, "most": server.address_connections})
+    most = {"most": server.address_connections, "most_of_all": _MANY_CONNECTIONS}
+    limited = type("Limited", (Connection,), {"within_s": within_s, **most})
     limits: dict[str, Any] = {"http": limited, "limit_concurrency": _MOST_CONNECTIONS, **_QUIET}
     config = uvicorn.Config(
         build_app(parts), **limits,
@@ -130,8 +136,12 @@ def _look_after(parts: Parts, vault: Vault, stopping: Event) -> None:
         parts.keys.refresh()
         if time.monotonic() >= expire_at:
             expire_at = time.monotonic() + _HOUR_S
-            with suppress(PlatformError):  # the next hour tries again; nothing else depends on it
+            try:
                 expire_refused(vault, server.refused_for)
+            except Exception as error:
+                # The next hour tries again. Of errors that are not ours the text may quote what was refused.
+                what = error if isinstance(error, PlatformError) else type(error).__name__
+                _LOG.warning("refused events that are old stay for another hour: %s", what)
 
 
 def _raise_descriptors() -> None:

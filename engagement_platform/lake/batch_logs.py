@@ -28,7 +28,7 @@ _AT_ONCE = 8
 
 
 class LakeLogs(TableLogs):
-    """The tables under one root, two folders below it."""
+    """The tables under one root."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -37,7 +37,7 @@ class LakeLogs(TableLogs):
     def held(self, job: str | None = None) -> Sequence[Held]:
         """Transactions of a job, or of all, that tables hold, by table. Called when a run begins: see `ids`."""
         self._ids = {}
-        names = log.tables(self.root)
+        names = log.tables_anywhere(self.root)
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             each = list(pool.map(lambda name: held_transactions(f"{self.root}/{name}"), names))
         return [
@@ -55,12 +55,12 @@ class LakeLogs(TableLogs):
 
     def notes(self) -> Iterator[Note]:
         """The notes of all commits that are still in the logs. Cost: an entry of a log for each commit."""
-        for name in log.tables(self.root):
+        for name in log.tables_anywhere(self.root):
             yield from _notes(self.root, name)
 
     def last_sequence(self) -> int:
         """The greatest sequence that a commit carries: in each table the newest that carries one."""
-        newest = (next(_notes(self.root, name), None) for name in log.tables(self.root))
+        newest = (next(_notes(self.root, name), None) for name in log.tables_anywhere(self.root))
         return max((note.manifest.sequence for note in newest if note is not None), default=0)
 
     def ids(self, tables: Iterable[str]) -> Mapping[str, str]:

@@ -97,6 +97,6 @@ def between(uri: str, version: int, column: str, spans: Sequence[tuple[datetime,
         low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
         # Spark cuts the greatest time of a file to whole milliseconds.
         cut_off = timedelta(milliseconds=1)
-        return low is None or high is None or any(low <= last and first <= high + cut_off for first, last in spans)
+        return low is None or high is None or any(low <= last and first - high <= cut_off for first, last in spans)
 
     return [location(uri, file["path"]) for file in files if admitted(file)]

@@ -324,15 +324,18 @@ def tables_anywhere(root: str) -> list[str]:
 
     def below(name: str) -> Iterator[str]:
         folders = _folders(filesystem, f"{path}/{name}")
-        if "_delta_log" in folders:
-            yield name
-        else:
+        if "_delta_log" not in folders:
             for folder in folders:
                 yield from below(f"{name}/{folder}")
+            return
+        yield name
+        if "/" not in name:
+            # A group stays one, whichever program put a table into its place.
+            yield from (
+                f"{name}/{one}" for one in folders if "_delta_log" in _folders(filesystem, f"{path}/{name}/{one}")
+            )
 
-    stray = (name for group in _folders(filesystem, path) for name in below(group))
-    # A group stays one, whichever program put a table into its place.
-    return sorted({*tables(root), *stray})
+    return sorted(name for group in _folders(filesystem, path) for name in below(group))
 
 
 def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:

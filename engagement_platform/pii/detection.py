@@ -43,14 +43,14 @@ _EMAIL = re.compile(
     r"(?:[\w-]{1,63}\.){1,10}(?:[^\W\d_]{2,24}|xn--[\w-]{1,59})",
     re.IGNORECASE,
 )
-_IPV4 = re.compile(r"(?<![A-Za-z\d.])(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?![A-Za-z\d]|\.\d)")
+_IPV4 = re.compile(r"(?<![A-Za-z\d])(?<!\d\.)(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?![A-Za-z\d]|\.\d)")
 _HEX_AND_COLONS = re.compile(r"[0-9A-Fa-f:]{3,}(?:(?<=\d)(?:\.\d{1,3}){3})?")
 _DIGIT = re.compile(r"\d")
 _LONGEST_IPV6 = 60
 """Characters, with the end of a word before it and a port behind."""
 _CARD = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[ -]?\d){12,18}(?!\d)")
 _FIRST_GROUP = re.compile(r"(?<!\d)(?<!\d\.)[2-69](?:\d{3}|\d{5}|\d{7}|\d{12,18})(?!\d)")
-_NEXT_GROUP = re.compile(r"(?:[\s._+\-\u2010-\u2015\u2212]{1,3}|[/,|:;\u00b7\u2022])(\d{1,15})(?!\d)")
+_NEXT_GROUP = re.compile(r"(?:[\s._+\-\u2010-\u2015\u2212]{1,4}|\s?[/,|:;\u00b7\u2022]\s?|\)\s?\()(\d{1,15})(?!\d)")
 _INTERNATIONAL = re.compile(
     # Not +52.520008, a coordinate; behind +1 there are always ten digits, the first of them 2 to 9.
     r"(?<![A-Za-z\d+])\+(?!\d{1,3}\.\d{4,8}(?!\d))"
@@ -142,9 +142,7 @@ def name_below_phones(field: str) -> str:
 
 def decoded(text: str) -> Iterator[str]:
     """The text decoded once, in each way in which something of it is encoded."""
-    plain = []
-    if not text.isascii():
-        plain.append("".join(map(_narrow, text)))
+    plain = [text]
     if "%" in text:
         plain.append(unquote(text))
         if "+" in text:
@@ -154,6 +152,8 @@ def decoded(text: str) -> Iterator[str]:
     for each in plain:
         if each != text:
             yield each
+        if not each.isascii() and (narrow := "".join(map(_narrow, each))) != each:
+            yield narrow
     for run in _BASE64.findall(text):
         for token in (run,) if run.isalnum() else _tokens(run):
             # One digit too many is no byte. What is no UTF-8 is replaced: an error for each word would cost too much.

@@ -233,7 +233,10 @@ def _unescaped(value: bytes) -> bytes:
 
 
 def is_event_of(who: Subject, settings: Settings) -> Callable[[bytes], bool]:
-    """Says of a line whether it is an event of the subject, or none that can be read and names the subject."""
+    """Says of a line whether it is an event of the subject, or none that can be read and names the subject.
+
+    What has a key twice cannot be read: decoding refuses it, and each value may be the one that was meant.
+    """
     words, plain = naming(who), who.id.encode("utf-8", "surrogatepass")
     path = parts(settings.pii.subject, EVERY_TYPE)
 
@@ -242,7 +245,7 @@ def is_event_of(who: Subject, settings: Settings) -> Callable[[bytes], bool]:
         if plain not in line and b"\\" not in line:
             return False
         try:
-            event: object = json.loads(line)
+            event: object = json.loads(line, object_pairs_hook=_once_each)
         except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict):
@@ -251,6 +254,13 @@ def is_event_of(who: Subject, settings: Settings) -> Callable[[bytes], bool]:
         return subject_in(event, path) == who.id and who.game in (None, event.get("game_id"))
 
     return is_of
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class DecodingSettings(Section):
     """Larger messages are quarantined as too_large."""
     max_depth: int = Field(32, ge=1, le=200)
     """Deeper nested messages are quarantined as too_deep."""
-    max_id_length: int = Field(256, ge=1)
+    max_id_length: int = Field(256, ge=1, le=256)
     """Longest id, in Unicode code points."""
     earliest: datetime = datetime(2000, 1, 1, tzinfo=UTC)
     """Times before it are quarantined as time_out_of_range."""

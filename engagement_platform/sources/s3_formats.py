@@ -10,7 +10,6 @@ import csv
 import gzip
 import io
 import lzma
-import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ import pyarrow.parquet as pq
 from engagement_platform.sources.messages import Reason
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_json import NotInJson, record_reader
-from engagement_platform.sources.s3_sqs_errors import S3SqsSchemaRefused
+from engagement_platform.sources.s3_sqs_errors import ObjectNotReadable, S3SqsSchemaRefused
 from engagement_platform.sources.strict_json import JsonObject, Refused
 
 if TYPE_CHECKING:
@@ -199,12 +198,12 @@ def _csv(shape: Shape, numbered: Iterator[Line]) -> Read:
         except csv.Error:
             raise Unreadable(f"line {header.number}: the header is no line of CSV") from None
     options = {
-        "read_options": pa_csv.ReadOptions(column_names=names),
         "parse_options": pa_csv.ParseOptions(delimiter=shape.options.delimiter),
         "convert_options": pa_csv.ConvertOptions(
             column_types={column.name: column.type for column in shape.data},
             include_columns=[column.name for column in shape.data],
             include_missing_columns=True,
+            null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),
@@ -214,8 +213,11 @@ def _csv(shape: Shape, numbered: Iterator[Line]) -> Read:
         lines = [line for line in piece if line.content.strip()]
         if not lines:
             return [], []
+        content = b"\n".join(line.content for line in lines)
+        # One block, since a line that does not fit into one fails.
+        whole = pa_csv.ReadOptions(column_names=names, block_size=len(content) + 1)
         try:
-            table = pa_csv.read_csv(io.BytesIO(b"\n".join(line.content for line in lines)), **options)
+            table = pa_csv.read_csv(io.BytesIO(content), whole, **options)
         except pa.ArrowInvalid as wrong:
             several = "Expected" in str(wrong)
             raise BadRecord("another number of columns" if several else "a value that its column cannot hold") from None
@@ -234,7 +236,7 @@ def _csv(shape: Shape, numbered: Iterator[Line]) -> Read:
 def _parquet(stream: BinaryIO, file: S3File, shape: Shape) -> Iterator[pa.RecordBatch]:
     # Its directory is at its end, so it has to be whole somewhere; on disk, because it may be larger than memory.
     with tempfile.TemporaryFile() as spool:
-        shutil.copyfileobj(stream, spool, 1024 * 1024)
+        _copy(stream, spool, file, shape.options.max_object_bytes)
         parquet = pq.ParquetFile(spool)
         groups = (parquet.metadata.row_group(number) for number in range(parquet.num_row_groups))
         if sum(group.total_byte_size for group in groups) > shape.options.max_object_bytes:
@@ -248,6 +250,23 @@ def _parquet(stream: BinaryIO, file: S3File, shape: Shape) -> Iterator[pa.Record
             columns = [_cast(batch, column) for column in shape.data]
             if batch.num_rows:
                 yield shape.batch(columns, lines, file)
+
+
+def _copy(stream: BinaryIO, spool: BinaryIO, file: S3File, most: int) -> None:
+    """Raises Unreadable for what is longer than it may be unpacked, ObjectNotReadable where the disk is full."""
+    left = most
+    while content := stream.read(1024 * 1024):
+        if (left := left - len(content)) < 0:
+            raise Unreadable(f"more than maxObjectBytes ({most})")
+        try:
+            spool.write(content)
+        except OSError as failed:
+            raise ObjectNotReadable(file.shown, f"this machine cannot keep a copy of it: {failed.strerror}") from failed
+    try:
+        spool.flush()
+    except OSError as failed:
+        raise ObjectNotReadable(file.shown, f"this machine cannot keep a copy of it: {failed.strerror}") from failed
+    spool.seek(0)
 
 
 def _cast(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:

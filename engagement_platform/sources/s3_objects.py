@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from botocore.exceptions import BotoCoreError, ClientError, FlexibleChecksumError, ParamValidationError
+from urllib3.exceptions import HTTPError
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.sources.s3_events import Refusal, S3File
@@ -96,8 +97,10 @@ class Objects:
                 fetchers.shutdown(wait=False, cancel_futures=True)
 
     def _fetch(self, file: S3File) -> BinaryIO:
-        with self._open(file) as opened:
-            return io.BytesIO(opened.read())
+        with io.BufferedReader(cast(Any, self._open(file))) as opened:
+            content = opened.read(_SMALL_BYTES + 1)
+        # An announcement may say less than there is.
+        return io.BytesIO(content) if len(content) <= _SMALL_BYTES else self._open(file)
 
     def _open(self, file: S3File) -> BinaryIO:
         content: dict[str, str] = {}
@@ -155,6 +158,9 @@ class _Body(io.RawIOBase):
             raise Unreadable("its content has another checksum than S3 says") from None
         except BotoCoreError as failed:
             raise ObjectNotReadable(self._file.shown, reason_of(failed)) from failed
+        except (OSError, HTTPError) as failed:
+            # Of a connection; botocore passes some on as they are.
+            raise ObjectNotReadable(self._file.shown, type(failed).__name__) from failed
         buffer[: len(content)] = content
         return len(content)
 
@@ -214,7 +220,7 @@ def read_files(files: Sequence[S3File], shape: Shape, dead_letters: str | None) 
                 bury(file, gone.refusal)
         except Unreadable as unreadable:
             refuse(file, Refusal("unreadable", str(unreadable)))
-        except PlatformError:
+        except (PlatformError, MemoryError):
             raise
         except Exception as error:
             # Whatever it is, it is about this object, and those beside it can be read.

@@ -6,10 +6,11 @@ A database, so that what an offset means is durable before Spark sees it. Asking
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -121,26 +122,34 @@ class S3SqsState:
     def arrive(self, stream: str, messages: Sequence[Arrived]) -> int:
         """Write down messages and the files in them that are new, in one transaction; how many files were new.
 
-        A message or a file that is known changes nothing but the receipt: the newest one is the one that counts.
+        Of a message that is known the newest receipt counts. A file that is known changes nothing, unless it waits and
+        was written again since: what it was is not there any more, so it is read as what it is now.
         """
         if not messages:
             return 0
         named = [(m, self._identity(file), file) for m in messages for file in m.files]
         with writing(self._engine, _lock(stream)) as connection:
             identities = {identity for _message, identity, _file in named}
-            known: set[str] = set()
+            known: dict[str, Mapping[str, Any]] = {}
             for chunk in _chunks(sorted(identities)):
-                query = select(FILE.c.identity).where(FILE.c.stream == stream, FILE.c.identity.in_(chunk))
-                known.update(connection.execute(query).scalars())
+                query = select(FILE).where(FILE.c.stream == stream, FILE.c.identity.in_(chunk))
+                known.update((row["identity"], row) for row in connection.execute(query).mappings())
             number = connection.execute(select(func.max(FILE.c.number)).where(FILE.c.stream == stream)).scalar() or 0
-            rows = []
+            rows: dict[str, dict[str, Any]] = {}
             for message, identity, file in named:
-                if identity not in known:
-                    known.add(identity)
+                if (before := known.get(identity)) is None:
                     number += 1
-                    rows.append(self._row(stream, number, identity, message.sent_ms, file))
+                    rows[identity] = known[identity] = self._row(stream, number, identity, message.sent_ms, file)
+                elif _is_written_over(before, file):
+                    content = {name: getattr(file, name) for name in _CONTENT}
+                    known[identity] = {**before, **content}
+                    if identity in rows:
+                        rows[identity].update(content)
+                    else:
+                        ours = and_(FILE.c.stream == stream, FILE.c.identity == identity)
+                        connection.execute(update(FILE).where(ours).values(**content))
             if rows:
-                connection.execute(insert(FILE), rows)
+                connection.execute(insert(FILE), list(rows.values()))
             for chunk in _chunks(sorted({m.message_id for m in messages})):
                 for table in (MESSAGE, NAMED):
                     ours = and_(table.c.stream == stream, table.c.message_id.in_(chunk))
@@ -345,10 +354,29 @@ class S3SqsState:
     def _identity(self, file: S3File) -> str:
         return file.identity(allow_overwrites=self._allow_overwrites)
 
-    def _row(self, stream: str, number: int, identity: str, sent_ms: int, file: S3File) -> dict[str, object]:
+    def _row(self, stream: str, number: int, identity: str, sent_ms: int, file: S3File) -> dict[str, Any]:
         seen_s = int(self._clock().timestamp())
         mine = {"stream": stream, "identity": identity, "number": number, "sent_ms": sent_ms, "seen_s": seen_s}
         return {**vars(file), **mine}
+
+
+_CONTENT = ("version_id", "etag", "size", "event_time", "sequencer")
+"""What an announcement says of the content of a key."""
+
+
+def _is_written_over(before: Mapping[str, Any], file: S3File) -> bool:
+    """Whether a file that no batch has yet was announced as what another announcement says is not there any more.
+
+    A version stays readable, and so does what is being written anew, which has no ETag meanwhile.
+    """
+    waits = before.get("batch") is None and before["version_id"] is None and before["etag"] is not None
+    if not waits or file.etag == before["etag"]:
+        return False
+    if before["sequencer"] and file.sequencer:
+        # As S3 says that they are compared: the shorter one with zeros behind it. Announcements come in any order.
+        length = max(len(before["sequencer"]), len(file.sequencer))
+        return before["sequencer"].ljust(length, "0") < file.sequencer.ljust(length, "0")
+    return (before["event_time"] or "") <= (file.event_time or "")
 
 
 def _unplanned(stream: str, sent_until_ms: int | None) -> ColumnElement[bool]:

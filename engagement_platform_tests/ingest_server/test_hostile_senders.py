@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from starlette.types import Message
 
 from engagement_platform.ingest_server import app
@@ -52,21 +53,47 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     home = tmp_path_factory.mktemp("home")
-    keys = {game: key_for(home, game) for game in ("lines", "wide", "full", "bombs", "calm", "held", "stuck")}
+    keys = {game: key_for(home, game) for game in ("lines", "wide", "values", "full", "bombs", "calm", "held", "stuck")}
     with server(home, INGEST_SERVER__RATE_BYTES="0.001", INGEST_SERVER__REQUEST_WITHIN="PT600S") as running:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
         yield running, keys
 
 
+async def answer_of(asked: FastAPI, game: str, body: bytes = b"[]", kind: str = app.JSON) -> int:
+    """Send a body to an application in this process; the status. The key is the game's name."""
+    statuses = []
+    headers = [(b"content-type", kind.encode()), (b"authorization", f"Bearer {game}".encode())]
+    scope = {"type": "http", "method": "POST", "path": "/v1/events", "query_string": b"", "headers": headers}
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Message) -> None:
+        statuses.extend([message["status"]] if message["type"] == "http.response.start" else [])
+
+    await asked(scope, receive, send)
+    return int(statuses[0])
+
+
+def in_this_process(home: Path) -> FastAPI:
+    """An application whose spool and delivery are not there, and that takes a game's name for its key."""
+    nothing: Any = SimpleNamespace(size_bytes=0)
+    keys: Any = SimpleNamespace(recognize=lambda text: SimpleNamespace(game=text, revoked_ts=None))
+    return app.build_app(app.Parts(Settings(home=home), nothing, nothing, keys, nothing))
+
+
 @contextmanager
 def health_within_a_second(running: Server) -> Iterator[None]:
     """Asks for /healthz again and again meanwhile."""
-    slowest, done = [0.0], threading.Event()
+    slowest, wrong, done = [0.0], list[object](), threading.Event()
 
     def look() -> None:
         while not done.is_set():
             began = time.monotonic()
-            assert running.call("GET", "/healthz").status == 200
+            try:
+                wrong.extend({running.call("GET", "/healthz").status} - {200})
+            except OSError as error:
+                wrong.append(error)
             slowest.append(time.monotonic() - began)
 
     looking = threading.Thread(target=look)
@@ -76,6 +103,8 @@ def health_within_a_second(running: Server) -> Iterator[None]:
     finally:
         done.set()
         looking.join()
+    assert wrong == []
+    assert len(slowest) > 1
     assert max(slowest) < 1
 
 
@@ -87,6 +116,29 @@ def test_a_million_lines_are_counted_and_not_read_and_come_again_at_a_price(
     with health_within_a_second(running):
         posts = [running.send(keys["lines"], lines, "application/x-ndjson", Content_Encoding="gzip") for _ in range(6)]
     assert [post.status for post in posts] == [413] * 5 + [429]
+
+
+def test_a_body_of_more_values_than_all_its_events_may_have_is_not_read(
+    attacked: tuple[Server, dict[str, str]],
+) -> None:
+    """All in one event, which by itself would be refused for its values, and kept."""
+    running, keys = attacked
+    one = json.dumps([event("v-1", notes=[1] * 500_001)], separators=(",", ":")).encode()
+    with health_within_a_second(running):
+        reply = running.send(keys["values"], one)
+    assert (reply.status, reply.said["reason_code"]) == (413, "too_many_values")
+
+
+@pytest.mark.parametrize(("kind", "body"), [(app.JSON, b"1," * 510_000), (app.LINES, b"1\n" * 2_000)])
+def test_nothing_of_a_body_with_too_much_in_it_is_parsed(
+    kind: str, body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[bytes]()
+    monkeypatch.setitem(app._READERS, kind, read.append)
+    monkeypatch.setattr(app, "sent_as_lines", app._READERS[app.LINES])
+    asked = in_this_process(tmp_path)
+    assert asyncio.run(answer_of(asked, "calm", body, kind)) == 413
+    assert read == []
 
 
 def test_events_with_thousands_of_declared_and_other_values_are_refused_before_one_is_looked_for_in_the_other(
@@ -130,30 +182,13 @@ def test_requests_of_one_game_wait_for_one_another_and_those_of_others_do_not(
         return Taken()
 
     monkeypatch.setattr(app, "_take", take)
-    nothing: Any = SimpleNamespace(size_bytes=0)
-    keys: Any = SimpleNamespace(recognize=lambda text: SimpleNamespace(game=text, revoked_ts=None))
-    asked = app.build_app(app.Parts(Settings(home=tmp_path), nothing, nothing, keys, nothing))
-
-    async def ask(game: str) -> int:
-        """Send no events; the status."""
-        statuses = []
-        headers = [(b"content-type", b"application/json"), (b"authorization", f"Bearer {game}".encode())]
-        scope = {"type": "http", "method": "POST", "path": "/v1/events", "query_string": b"", "headers": headers}
-
-        async def receive() -> Message:
-            return {"type": "http.request", "body": b"[]"}
-
-        async def send(message: Message) -> None:
-            statuses.extend([message["status"]] if message["type"] == "http.response.start" else [])
-
-        await asked(scope, receive, send)
-        return int(statuses[0])
+    asked = in_this_process(tmp_path)
 
     async def both() -> tuple[int, int, set[int]]:
-        busy = [asyncio.create_task(ask("busy")) for _ in range(200)]
+        busy = [asyncio.create_task(answer_of(asked, "busy")) for _ in range(200)]
         # They all come first.
         await asyncio.sleep(0.1)
-        calm = await asyncio.wait_for(ask("calm"), 30)
+        calm = await asyncio.wait_for(answer_of(asked, "calm"), 30)
         done = sum(task.done() for task in busy)
         goes_on.set()
         return calm, done, set(await asyncio.gather(*busy))
@@ -167,11 +202,16 @@ def test_bombs_that_come_again_earn_a_pause(attacked: tuple[Server, dict[str, st
     assert statuses == [413] * 4 + [429] * 2
 
 
-def test_idle_connections_without_a_key_keep_no_client_with_one_out(attacked: tuple[Server, dict[str, str]]) -> None:
+@pytest.mark.parametrize("addresses", [1, 4])
+def test_idle_connections_without_a_key_keep_no_client_with_one_out(
+    attacked: tuple[Server, dict[str, str]], addresses: int
+) -> None:
     running, keys = attacked
     with ExitStack() as opened:
         for number in range(1005):
-            idle = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=60))
+            source = (f"127.0.0.{1 + number % addresses}", 0)
+            one = socket.create_connection(("127.0.0.1", running.port), timeout=60, source_address=source)
+            idle = opened.enter_context(one)
             if number % 2:
                 idle.sendall(BEGUN)
         # The last one has a key, and its body does not come: it is no idle one, and holds nobody up.

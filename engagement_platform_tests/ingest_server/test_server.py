@@ -162,6 +162,8 @@ def test_what_is_too_large_or_of_another_kind_is_turned_away(running: Running) -
     assert status(b"[]", Content_Encoding="br") == 415
     assert status(b"[]", "text/plain") == 415
     assert status(b"[]", "application/json; charset=latin-1") == 415
+    assert status(b"[]", 'application/json; charset="UTF-8"; profile="x"') == 200
+    assert status(b"[]", 'application/json; profile="charset=latin-1"') == 200
     small = [{"event_id": number} for number in range(11)]
     reply = running.server.post(running.key, small)
     assert (reply.status, reply.said["reason_code"]) == (413, "too_many_events")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from engagement_platform.cli import app
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.fencing import declared
-from engagement_platform.engine.model import JobState, Manifest, manifest_from
+from engagement_platform.engine.model import JobState, Manifest, Transaction, manifest_from
 from engagement_platform.engine.recovery import planned, recover
 from engagement_platform.engine.table_logs import (
     Held,
@@ -179,6 +179,29 @@ def test_a_lost_store_that_another_job_has_begun_anew_still_refuses_for_this_one
     recover(world.stores)
     world.run()
     assert world.rows()[1] == [1, 2, 7]
+
+
+def test_a_job_that_is_not_behind_begins_above_all_that_the_others_have_written_since(world: World) -> None:
+    """Or what they have moved or announced by now would count as covering its batch."""
+    others = another(world, "ingest-others")
+    world.run(1)
+    others.run(7)
+    backup = world.backup()
+    written = [report.manifest.sequence for number in (2, 3, 4) for report in world.run(number)]
+    world.restore_stores(backup)
+    (report,) = others.run(8)
+    assert report.manifest.sequence > max(written)
+    with pytest.raises(StoresBehind):
+        world.run()
+    recover(world.stores)
+    world.run()
+    assert world.rows()[1] == [1, 2, 3, 4, 7, 8]
+
+
+@pytest.mark.parametrize("table", ["numbers/first", "numbers/by/hand"])
+def test_tables_are_looked_at_however_deep_they_are_in_the_lake(table: str, world: World) -> None:
+    append(world.root, table, [1], Transaction(f"{JOB}@1.a/second/append", 0))
+    assert [(each.table, each.job) for each in LakeLogs(world.root).held()] == [(table, JOB)]
 
 
 def test_what_an_application_id_was_given_before_the_first_batch_is_noticed(world: World) -> None:

@@ -37,7 +37,7 @@ BEYOND_ASCII = (
 """Labels of domains with vowel signs, an ideographic full stop, a blank of no width, digits of other scripts."""
 BETWEEN = (
     "  ", "\t", "\n", ".", "\u2013", "_", " - ", "   ", "+", "\u2212", "/", ",", "|", ":", ";", "\u00b7", "\u2022",
-    "\u200b",
+    "\u200b", ", ", " / ", "    ",
 )  # fmt: skip
 WRITTEN_PHONES = (
     "06.12.34.56.78", "(555)-123-4567", "555-123-4567x12", "555-123-4567 ext. 12", "555 - 123 - 4567",
@@ -45,7 +45,8 @@ WRITTEN_PHONES = (
     "sms_+49301234567", "tel=%2B49+30+1234567",
 )  # fmt: skip
 WRITTEN_ADDRESSES = (
-    "guest_203.0.113.7", "203.0.113.7_51234", "ip:2001:db8::1", "2001:db8::1: is banned", "2001:db8:0:0:0:0:0:1:51234",
+    "guest_203.0.113.7", "203.0.113.7_51234", "host.203.0.113.7",
+    "ip:2001:db8::1", "2001:db8::1: is banned", "2001:db8:0:0:0:0:0:1:51234",
     "peer_2001:db8::1", "bob@[IPv6:2001:db8::1]",
 )  # fmt: skip
 NETWORKS = ("2200770123456784", "2204123456789012343", "9792000000000003", "5010000000000007", "6070000000000002",
@@ -55,10 +56,13 @@ NETWORKS = ("2200770123456784", "2204123456789012343", "9792000000000003", "5010
 
 def written(plain: str) -> list[str]:
     """A text as it may come: plain, full-width, percent-encoded, as escapes, in base64, within a sentence."""
+    wide = plain.translate(WIDE)
     return [
-        plain, plain.translate(WIDE), quote(plain, safe=""), "".join(f"%{byte:02x}" for byte in plain.encode()),
-        "".join(f"\\u{ord(each):04x}" for each in plain), base64.b64encode(plain.encode()).decode(),
-        base64.urlsafe_b64encode(f"to {plain}".encode()).decode().rstrip("="), f"call {plain}, please",
+        plain, wide, quote(plain, safe=""), "".join(f"%{byte:02x}" for byte in plain.encode()), quote(wide),
+        *("".join(f"\\u{ord(each):04x}" for each in form) for form in (plain, wide)),
+        base64.b64encode(plain.encode()).decode(),
+        base64.urlsafe_b64encode(f"to {plain}".encode()).decode().rstrip("="),
+        f"call {plain}, please",
     ]  # fmt: skip
 
 

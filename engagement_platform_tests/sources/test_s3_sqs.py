@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadMaxFiles
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_sqs_errors import QueueUnavailable, S3SqsStateLost
 from engagement_platform.sources.s3_sqs_queue import Queue
+from engagement_platform.sources.s3_sqs_state import Arrived, S3SqsState
 from engagement_platform_tests.sources.pipe import MakePipe
 
 
@@ -153,6 +154,47 @@ def test_an_overwritten_key_is_another_file_only_when_that_is_asked_for(make: Ma
         read = pipe.drained(reader)
         pipe.put("one", 2)
         assert sorted(read + pipe.drained(reader)) == rows
+
+
+def test_a_key_that_is_written_again_while_it_waits_is_read_once_as_what_it_is_by_then(make: MakePipe) -> None:
+    pipe = make()
+    pipe.put("0", 0)
+    pipe.put("1", 1)
+    reader = pipe.start()
+    (read,) = pipe.batch(reader, 1) or ()
+    waits = str(1 - read)
+    pipe.put(waits, 2)
+    assert pipe.drained(reader) == [2]
+    assert pipe.dead_letters() == []
+    pipe.put(waits, 3)
+    assert pipe.drained(reader) == [], "it was read"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "content"),
+    [
+        ({"etag": "a", "sequencer": "0F"}, {"etag": "b", "sequencer": "0F1"}, "b"),
+        ({"etag": "b", "sequencer": "0F1"}, {"etag": "a", "sequencer": "0F"}, "b"),
+        ({"etag": "a", "event_time": "2026-11-22T10:00:00Z"}, {"etag": "b", "event_time": "2026-11-22T10:00:01Z"}, "b"),
+        ({"etag": "b", "event_time": "2026-11-22T10:00:01Z"}, {"etag": "a", "event_time": "2026-11-22T10:00:00Z"}, "b"),
+        ({"etag": "a", "version_id": "1", "sequencer": "0"}, {"etag": "b", "version_id": "2", "sequencer": "1"}, "a"),
+        ({}, {"etag": "b", "sequencer": "1"}, None),
+    ],
+)
+@pytest.mark.parametrize("together", [True, False])
+def test_of_two_announcements_of_a_waiting_key_the_later_write_counts_in_whatever_order_they_come(
+    first: dict[str, str], second: dict[str, str], content: str | None, together: bool, tmp_path: Path
+) -> None:
+    state = S3SqsState.open(f"sqlite:///{tmp_path}/state.db", allow_overwrites=False)
+    messages = [Arrived(f"m-{n}", "r", 0, (S3File("b", "k", **said),)) for n, said in enumerate((first, second))]
+    for part in [messages] if together else [[one] for one in messages]:
+        state.arrive("s", part)
+    assert state.waiting("s") == 1
+    assert state.plan("s", 0, None) == 1
+    assert [file.etag for file in state.files("s", 0, 1)] == [content]
+    state.arrive("s", [Arrived("m-2", "r", 0, (S3File("b", "k", etag="c", sequencer="FF"),))])
+    assert [file.etag for file in state.files("s", 0, 1)] == [content], "a batch has it"
+    state.close()
 
 
 def test_a_message_that_cannot_be_read_is_a_dead_letter_before_it_is_deleted(

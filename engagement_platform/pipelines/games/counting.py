@@ -25,6 +25,8 @@ CHANGE = "live_ops_change"
 """A type that declares this field says by it which change of live-ops took effect; `server_status` does."""
 MOST_DOLLARS = 1e6
 """A larger amount counts as none: a type may be declared without a range, and one value must not end the sums."""
+LONGEST_KEY = 256
+"""Characters of a key of the stores; ids are no longer, but sessions and changes are texts as a game sends them."""
 MICROS = 1_000_000
 """Millionths, for whole numbers add up to the same in any order."""
 _ENVELOPE = ("event_type", "event_ts", "game_id", "player_id", "session_id")
@@ -38,17 +40,22 @@ def counted(events: DataFrame) -> pa.Table:
     """Events by game, minute, player and session; runs one job. events: as `of_plan` or `of_tables` make them.
 
     Columns: game, minute (since 1970), player_id, session_id, events, purchases, revenue_micros, errors, first_us,
-    last_us, level (0: none), changes (names of live-ops changes). revenue: `price_usd` of a purchase or, where it is
-    null, `price` when `currency` says US dollars.
+    last_us, level (0: none), changes (names of live-ops changes). A session that is no key of the stores is its
+    SHA-256, such a change its beginning. revenue: `price_usd` of a purchase or, where it is null, `price` when
+    `currency` says US dollars.
     """
     at, bought = F.unix_micros("event_ts"), F.col("event_type").isin(*PURCHASES)
     paid = F.coalesce("price_usd", F.when(F.col("currency") == CURRENCY, F.col("price")))
     micros = F.when(bought & (F.abs(paid) <= MOST_DOLLARS), F.round(paid * MICROS).cast("long")).otherwise(0)
+    # PostgreSQL has no NUL in a text.
+    session, is_key = F.col("session_id"), F.length("session_id") <= LONGEST_KEY
+    key = F.when(is_key & ~F.contains(session, F.lit("\0")), session).otherwise(F.sha2(session, 256))
+    changes = F.substring(F.replace(F.col(CHANGE), F.lit("\0")), 1, LONGEST_KEY)
     groups = events.groupBy(
         F.col("game_id").alias("game"),
         F.floor(F.unix_seconds("event_ts") / 60).alias("minute"),
         "player_id",
-        "session_id",
+        key.alias("session_id"),
     ).agg(
         F.count("*").alias("events"),
         F.sum(bought.cast("long")).alias("purchases"),
@@ -57,7 +64,7 @@ def counted(events: DataFrame) -> pa.Table:
         F.min(at).alias("first_us"),
         F.max(at).alias("last_us"),
         F.coalesce(F.max("level"), F.lit(0)).alias("level"),
-        F.collect_set(CHANGE).alias("changes"),
+        F.collect_set(changes).alias("changes"),
     )
     return groups.toArrow()
 

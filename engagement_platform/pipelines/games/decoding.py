@@ -5,7 +5,9 @@ Pure functions; nothing here raises on any bytes. Bytes to a JSON object is `sou
 
 from __future__ import annotations
 
+import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,6 +18,7 @@ from engagement_platform.pii.declared import parts
 from engagement_platform.pipelines.games.event_type import OPTIONAL, EventField, EventType
 from engagement_platform.pipelines.games.registry import Registry
 from engagement_platform.settings import Settings
+from engagement_platform.settings.section import MIB
 from engagement_platform.sources.messages import DecodingLimits, Reason
 from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
 from engagement_platform.sources.values import Reader, read_id, time_reader, value_reader, wrong_or_missing
@@ -24,6 +27,7 @@ Decoder = Callable[[bytes | None, datetime], "Event | Refusal"]
 """From a line, and when its object arrived."""
 
 GAME_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
+_MOST_BYTES = 8 * MIB
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 _CLEANING: Mapping[str, Callable[[str], str]] = {
     "trim": str.strip, "lower": str.lower, "upper": str.upper,
@@ -59,11 +63,8 @@ class Refusal(NamedTuple):
     sentence: str
     event_type: str | None
     """What it calls itself, where that could be read."""
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the line itself may stand in quarantine."""
-        return self.code != GameReason.PERSONAL_DATA
+    is_kept: bool = True
+    """Whether the line itself may stand in quarantine: none in which personal data of its type is found."""
 
 
 class EventLimits(NamedTuple):
@@ -109,6 +110,7 @@ def event_decoder(types: Registry, limits: EventLimits) -> Decoder:
     """A function from lines to events; what depends on declarations and limits only is made once."""
     parse = object_parser(limits.decoding.max_bytes, limits.decoding.max_depth)
     readers = {name: _Reader(declared, limits) for name, declared in types.items()}
+    of_any = {steps for reader in readers.values() for steps in reader.personal}
     refuse_unknown = limits.decoding.unknown_fields == "quarantine"
 
     def decode(line: bytes | None, arrived: datetime) -> Event | Refusal:
@@ -126,10 +128,15 @@ def event_decoder(types: Registry, limits: EventLimits) -> Decoder:
             if refuse_unknown and event.unknown_fields:
                 raise Refused(Reason.UNKNOWN_FIELDS)
         except Refused as refused:
-            return Refusal(refused.rejection.code.value, refused.rejection.sentence, event_type)
+            code, sentence = refused.rejection.code.value, refused.rejection.sentence
         except _Unfit as unfit:
-            return Refusal(unfit.reason.value, unfit.reason.sentence.format(field=unfit.field), event_type)
-        return event
+            code, sentence = unfit.reason.value, unfit.reason.sentence.format(field=unfit.field)
+        else:
+            return event
+        # Also of a line that was refused before anybody looked for it.
+        personal = readers[event_type].personal if event_type in readers else of_any
+        said = loosely_read(line)
+        return Refusal(code, sentence, event_type, not any(_has(said, steps) for steps in personal))
 
     return decode
 
@@ -146,11 +153,11 @@ class _Reader:
         self._event_ts = time_reader(anytime, _LONG_AGO)
         fields = {**OPTIONAL, **declared.fields}
         self._fields = [(name, field.required, _reader(field, limits)) for name, field in fields.items()]
-        self._personal = [(pointer, parts(pointer, declared.name)) for pointer in declared.pii]
+        self.personal = {parts(pointer, declared.name): pointer for pointer in declared.pii}
 
     def read(self, fields: JsonObject, arrived: datetime) -> Event:
         """The event in an object without its event_type. Raises Refused, _Unfit."""
-        for pointer, steps in self._personal:
+        for steps, pointer in self.personal.items():
             if _has(fields, steps):
                 raise _Unfit(GameReason.PERSONAL_DATA, pointer)
         # pop: what is left in the end are the fields that nobody declared.
@@ -174,7 +181,7 @@ class _Reader:
     def _player(self, value: object) -> str | None:
         if value is None and self._type.player == "optional":
             return None
-        return read_id(value, "player_id", self._id_length)
+        return read_id(player_of(value), "player_id", self._id_length)
 
 
 def _reader(field: EventField, limits: EventLimits) -> Reader:
@@ -226,8 +233,43 @@ def _texts(read_one: Reader) -> Reader:
     return read
 
 
+class _Either(list[object]):
+    """The values of a key that stands more than once."""
+
+
+def player_of(value: object) -> object:
+    """A player as an id: of a whole number its digits, as the ingest server and erasures take it; of several that a
+    line names the last."""
+    value = value[-1] if isinstance(value, _Either) else value
+    return str(value) if type(value) is int else value
+
+
+def loosely_read(line: bytes | None) -> object:
+    """The JSON of a line that is refused, for what is personal in it; None where it is none, or too long to be read:
+    as objects it takes many times its bytes."""
+    if line is None or len(line) > _MOST_BYTES:
+        return None
+    try:
+        found: object = json.loads(line, object_pairs_hook=_with_all)
+    except (ValueError, RecursionError):
+        return None
+    return found
+
+
+def _with_all(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    every = defaultdict[str, _Either](_Either)
+    for key, value in pairs:
+        every[key].append(value)
+    return {key: values[0] if len(values) == 1 else values for key, values in every.items()}
+
+
 def _has(value: object, steps: Sequence[str]) -> bool:
     """Whether anything but null stands where the steps lead."""
+    if isinstance(value, _Either):
+        return any(_has(each, steps) for each in value)
     if not steps:
         return value is not None
     first, rest = steps[0], steps[1:]

@@ -33,6 +33,8 @@ _LEAD = (LEVEL_MINUTES + max(WINDOWS) + 1) * MINUTE
 _NAME = re.compile(r"(?!.*\.[^\W\d_])[\w .+-]{1,64}")
 """Names of changes that an alert shows: receivers make links and calls for attention of other texts."""
 
+_DOT = re.compile(r"\.(?=[^\W\d_])")
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -124,27 +126,37 @@ def tell(alerts: Alerts, games: Iterable[str], findings: Iterable[Finding]) -> N
     standing = defaultdict[str, list[Finding]](list)
     for one in findings:
         if one.over_at is None:
-            standing[f"{SOURCE}/{one.game}/{SILENCE if one.what == SILENCE else FIGURES}"].append(one)
+            standing[_key(one.game, SILENCE if one.what == SILENCE else FIGURES)].append(one)
     for key, found in sorted(standing.items()):
         alerts.raised(_alert(key, found))
     for game in games:
         for kind, words in ((SILENCE, "Events come again."), (FIGURES, "Its figures are back at what is expected.")):
-            if (key := f"{SOURCE}/{game}/{kind}") not in standing:
+            if (key := _key(game, kind)) not in standing:
                 alerts.recovered(key, words)
+
+
+def _key(game: str, kind: str) -> str:
+    return f"{SOURCE}/{_shown(game)}/{kind}"
+
+
+def _shown(game: str) -> str:
+    """An id of a game in an alert: of what it may consist of, only a dot makes a link, as in www.evil.example."""
+    return _DOT.sub("[.]", game)
 
 
 def _alert(key: str, findings: Sequence[Finding]) -> Alert:
     """The alert for what stands about one key; at least one finding."""
     first = min(findings, key=lambda finding: finding.detected_at)
-    labels = {"game": first.game}
+    game = _shown(first.game)
+    labels = {"game": game}
     if first.what == SILENCE:
-        title = f"{first.game} is silent"
+        title = f"{game} is silent"
         body = (
             "No event came for longer than this game is ever quiet at this hour. Look at its servers and at ingestion."
         )
     else:
         moved = ", ".join(f"{one.what} {one.ratio - 1:+.0%}" for one in findings)
-        title, body = f"{first.game}: {moved}", f"Against what is expected of this hour: {moved}."
+        title, body = f"{game}: {moved}", f"Against what is expected of this hour: {moved}."
         if first.change and _NAME.fullmatch(first.change):
             title += f" after {first.change}"
             body += f" It began after the change {first.change}; consider taking it back."

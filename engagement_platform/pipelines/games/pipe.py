@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import reduce
 from operator import and_, or_
 
@@ -34,6 +34,7 @@ from engagement_platform.sources.s3_sqs import S3SqsDataSource
 _GROUPS = 16
 """Into so many groups the ids of a batch fall for the search for copies."""
 PLAYER = ("game_id", "player_id")
+_EARLIEST, _LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def landed_events(
         if version == 0:
             # As it was made: without a row. Also of a type that was declared after this batch had been planned.
             continue
-        near = [(first - window, last + window) for (of, _), (first, last) in found.times.items() if of == name]
+        near = [_around(*times, window) for (of, _), times in found.times.items() if of == name]
         paths = live_files.between(lake.uri(table), version, "event_ts", near)
         if paths is None:
             rows = lake.read(table, version).where(reduce(or_, (F.col("event_ts").between(*span) for span in near)))
@@ -164,6 +165,11 @@ def landed_events(
     ids = decoded.where("reason_code IS NULL").select("event_type", "event_id")
     ids = F.broadcast(ids) if found.rows_in <= BROADCAST_ROWS else ids.distinct()
     return reduce(DataFrame.unionAll, parts).join(ids, ["event_type", "event_id"], "left_semi")
+
+
+def _around(first: datetime, last: datetime, window: timedelta) -> tuple[datetime, datetime]:
+    """A span with a window before and behind it, as far as there are times."""
+    return first - min(window, first - _EARLIEST), last + min(window, _LATEST - last)
 
 
 def _of_files(lake: Lake, files: Mapping[str, str]) -> DataFrame:

@@ -5,7 +5,6 @@ Pure functions, run by Spark in `pipe`. What makes a line an event is `decoding`
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engagement_platform.lake.arrow import moments, schema_of
-from engagement_platform.pipelines.games.decoding import Decoder, Event, Refusal
+from engagement_platform.pipelines.games.decoding import Decoder, Event, Refusal, loosely_read, player_of
 from engagement_platform.pipelines.games.event_type import ENVELOPE
 from engagement_platform.pipelines.games.registry import Registry
 
@@ -30,6 +29,8 @@ PLACE = ("source_object", "source_line")
 PLACE_DDL = "source_object string, source_line long"
 LANDED_DDL = "event_type string, event_id string, event_ts timestamp"
 _BLANKS = b" \t\r\n"
+_LONGEST_ID = 256
+"""No setting allows longer ones."""
 
 
 def decoded_ddl(types: Registry) -> str:
@@ -115,18 +116,16 @@ def _keyed(events: pa.Table) -> Iterator[tuple[tuple[str, str], int]]:
 
 def _envelope_of(line: bytes) -> tuple[str | None, ...]:
     """The envelope of a refused line, of which only game and player are read: by them an erasure drops it."""
-    try:
-        found: object = json.loads(line)
-    except (ValueError, RecursionError):
-        found = None
+    found = loosely_read(line)
     fields = found if isinstance(found, dict) else {}
-    return tuple(_text(fields.get(name)) if name in ("game_id", "player_id") else None for name in _ENVELOPE)
+    named = {"game_id": _text(fields.get("game_id")), "player_id": _text(player_of(fields.get("player_id")))}
+    return tuple(named.get(name) for name in _ENVELOPE)
 
 
 def _text(value: object) -> str | None:
-    """A text that is Unicode; anything else is None."""
+    """A text that is Unicode and may be an id; anything else is None."""
     try:
-        return value if isinstance(value, str) and value.encode() else None
+        return value if isinstance(value, str) and len(value) <= _LONGEST_ID and value.encode() else None
     except UnicodeEncodeError:
         return None
 

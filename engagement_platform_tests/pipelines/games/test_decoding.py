@@ -122,6 +122,30 @@ def test_personal_data_below_a_list_is_found_and_its_line_is_not_kept() -> None:
     assert "ann" not in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("content", "code", "is_kept"),
+    [
+        (b'{"event_type":"purchase","payment":{"card_number":"4"},"x":1,"x":2}', "duplicate_key", False),
+        (b'{"event_type":"purchase","payment":{"card_number":"4"},"payment":{}}', "duplicate_key", False),
+        (b'{"event_type":"no_such_type","payment":{"card_number":"4"}}', "unknown_event_type", False),
+        (b'{"event_type":"purchase","payment":{"card_number":"4"},"x":NaN}', "bad_number", False),
+        (b'{"event_type":"purchase","payment":{"card_number":null}}', "missing_field", True),
+        (b'{"event_type":"crash","payment":{"card_number":"4"}}', "missing_field", True),
+        (b'{"event_type":"purchase","payment":{"card_number":"4"', "not_json", True),
+    ],
+)
+def test_a_line_that_is_refused_for_another_reason_is_kept_unless_personal_data_is_found_in_it(
+    content: bytes, code: str, is_kept: bool
+) -> None:
+    found = DECODE(content, NOW)
+    assert isinstance(found, Refusal)
+    assert (found.code, found.is_kept) == (code, is_kept)
+
+
+def test_a_player_whose_id_is_a_number_is_its_digits() -> None:
+    assert taken(line(PURCHASE, player_id=17))["player_id"] == "17"
+
+
 def test_a_player_may_be_missing_where_the_declaration_says_so() -> None:
     assert taken(line(TYPES["server_status"], player_id=...))["player_id"] is None
 
