@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from engagement_platform.cli.common import Json, Yes, callbacks, flag, subject_id
+from engagement_platform.errors import PlatformError
 
 
 def erase(
@@ -74,6 +75,8 @@ def erase(
             for check in checks:
                 typer.echo(f"{check.what:36} {check.state:10} {check.seen}")
         raise typer.Exit(0 if holds else 1)
+    if out is not None and not out.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {out.absolute().parent}", param_hint="--out")
     for near, where in erasures.near_ids(settings, asked):
         typer.echo(f"Not erased, but near: {near!a} in {where}; pii.folding overlooks the difference.", err=True)
     if not yes:
@@ -88,9 +91,18 @@ def erase(
         )
     for sentence in sentences:
         typer.echo(sentence, err=True)
-    text = json.dumps(done.receipt, indent=2)
-    if out is None:
-        typer.echo(text)
-    else:
-        out.write_text(text + "\n", encoding="utf-8")
+    _hand_out(json.dumps(done.receipt, indent=2), out)
     raise typer.Exit(1 if done.left else 0)
+
+
+def _hand_out(receipt: str, out: Path | None) -> None:
+    """Print a receipt, or write it to a file. Raises PlatformError where that cannot be; then it is printed, too."""
+    if out is None:
+        typer.echo(receipt)
+        return
+    try:
+        out.write_text(receipt + "\n", encoding="utf-8")
+    except OSError as error:
+        # There is no other like it: asked for again, it says that nothing was there.
+        typer.echo(receipt)
+        raise PlatformError(f"No receipt can be written to {out}: {error.strerror}. Keep what is printed.") from error

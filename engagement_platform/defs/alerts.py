@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -30,6 +31,28 @@ RUNS_AT_ONCE = 200
 """One query; after a long absence the rest comes with the next ticks."""
 MAX_REASON_CHARS = 1000
 """Of an error; a whole plan of Spark says no more."""
+
+LATE = timedelta(minutes=2)
+"""An end of a run is found that is written so much later than others."""
+
+
+@dataclass(frozen=True)
+class RunsSeen:
+    """Up to when ends of runs have been looked at, and those of the last moments, by run."""
+
+    until: datetime
+    ids: Mapping[str, datetime] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, written: Mapping[str, Any]) -> RunsSeen:
+        """From a cursor."""
+        ids = {run: datetime.fromisoformat(at) for run, at in written["ids"].items()}
+        return cls(datetime.fromisoformat(written["until"]), ids)
+
+    def written(self) -> dict[str, Any]:
+        """For a cursor."""
+        return {"until": self.until.isoformat(), "ids": {run: at.isoformat() for run, at in self.ids.items()}}
+
 
 News = Alert | str
 """An alert, or the words about its end."""
@@ -54,12 +77,19 @@ def news_of_check(check: dg.AssetCheckKey, result: CheckResult) -> News:
     return Alert(check_key(check), severity, f"{table}: {check.name} failed", body, CHECK, began, labels)
 
 
-def news_of_runs(instance: dg.DagsterInstance, since: datetime) -> tuple[dict[str, News], datetime]:
-    """How the newest run of each job went, of those that ended after a moment; and up to when that is."""
-    ended = dg.RunsFilter(statuses=[dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE], updated_after=since)
+def news_of_runs(instance: dg.DagsterInstance, seen: RunsSeen) -> tuple[dict[str, News], RunsSeen]:
+    """How the newest run of each job went, of those that ended since the last look; and what has been seen by now."""
+    since, known = seen.until, set(seen.ids)
+    lately = {run: at for run, at in seen.ids.items() if at > since - LATE}
+    # An end may be written later than one that was earlier: by another machine, or to a database that was busy.
+    statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
+    ended = dg.RunsFilter(statuses=statuses, updated_after=(since - LATE).replace(tzinfo=None))
     news: dict[str, News] = {}
     for record in instance.get_run_records(ended, RUNS_AT_ONCE, order_by="update_timestamp", ascending=True):
-        run, since = record.dagster_run, record.update_timestamp
+        run, at = record.dagster_run, record.update_timestamp.replace(tzinfo=UTC)
+        if run.run_id in known:
+            continue
+        since, lately[run.run_id] = max(since, at), at
         key = _run_key(run)
         name = key.partition("/")[2]
         if run.status is dg.DagsterRunStatus.SUCCESS:
@@ -67,8 +97,8 @@ def news_of_runs(instance: dg.DagsterInstance, since: datetime) -> tuple[dict[st
         else:
             body = f"{as_code(_reason(instance, run))} The log of the run is in the UI."
             title, labels = f"a run of {name} failed", {"run": run.run_id}
-            news[key] = Alert(key, Severity.ERROR, title, body, RUN, since.replace(tzinfo=UTC), labels)
-    return news, since
+            news[key] = Alert(key, Severity.ERROR, title, body, RUN, at, labels)
+    return news, RunsSeen(since, lately)
 
 
 def _run_key(run: dg.DagsterRun) -> str:
@@ -93,15 +123,11 @@ def _reason(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
     return line[:MAX_REASON_CHARS] if line.endswith(".") else f"{line[:MAX_REASON_CHARS]}."
 
 
-def record_news(alerts: Alerts, news: Mapping[str, News]) -> str:
-    """Raise and recover; says how much of that was new."""
-    raised = recovered = 0
-    for key, one in sorted(news.items()):
-        if isinstance(one, Alert):
-            raised += alerts.raised(one) is State.RAISED
-        else:
-            recovered += alerts.recovered(key, one)
-    return f"{raised} new alerts, {recovered} over."
+def record_news(alerts: Alerts, news: Mapping[str, News]) -> tuple[str, bool]:
+    """Raise and recover; (how much of that was new, whether every alert is kept)."""
+    states = [alerts.raised(one) for _, one in sorted(news.items()) if isinstance(one, Alert)]
+    recovered = sum(alerts.recovered(key, one) for key, one in sorted(news.items()) if isinstance(one, str))
+    return f"{states.count(State.RAISED)} new alerts, {recovered} over.", None not in states
 
 
 _lock = threading.Lock()
@@ -133,10 +159,12 @@ def send_alerts(context: dg.SensorEvaluationContext, settings: Settings) -> Answ
     # Nothing will ever say that a check passes that no longer exists.
     gone = {one.alert.key for one in alerts.standing() if one.alert.source == CHECK} - checks.keys()
     news |= dict.fromkeys(gone, "There is no such check any more.")
-    since = datetime.fromisoformat(seen["runs"]) if "runs" in seen else now - FIRST_LOOK_BACK
-    of_runs, until = news_of_runs(context.instance, since)
-    words = record_news(alerts, {**news, **of_runs})
-    context.update_cursor(json.dumps({"checks": looked, "runs": until.isoformat()}, sort_keys=True))
+    ends = RunsSeen.read(seen["runs"]) if "runs" in seen else RunsSeen(now - FIRST_LOOK_BACK)
+    of_runs, ends = news_of_runs(context.instance, ends)
+    words, kept = record_news(alerts, {**news, **of_runs})
+    if not kept:
+        return dg.SkipReason(f"{words} The stores did not take all of them; the next tick tries again.")
+    context.update_cursor(json.dumps({"checks": looked, "runs": ends.written()}, sort_keys=True))
     alerts.deliver_in_background()
     return dg.SkipReason(words if settings.alerting.urls else f"{words} {NOTHING_SENT}.")
 

@@ -41,6 +41,8 @@ def erase(context: dg.OpExecutionContext, config: EraseConfig, platform: Platfor
     if not config.receipt:
         raise dg.Failure("An erasure without a receipt cannot be proved: give `receipt`. Nothing was erased.")
     request, receipt = Path(config.request), Path(config.receipt)
+    if not receipt.absolute().parent.is_dir():
+        raise dg.Failure(f"There is no folder {receipt.absolute().parent} for the receipt. Nothing was erased.")
     asked = erasures.Request.read(request)
     # How many only, since Dagster keeps metadata: `engagement-platform erase` lists them.
     near = len(erasures.near_ids(settings, asked))

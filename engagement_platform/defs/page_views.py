@@ -82,7 +82,9 @@ def page_view_definitions(cron: str) -> dg.Definitions:
             return source.backlog(read_up_to(settings))
 
         waits, lost = waiting_for(backlog)
-        reason = lost if waits is None else why_not(waits, recent_runs(context.instance, JOB), time.time())
+        recent = recent_runs(context.instance, JOB)
+        # Where a later hop failed, what it has not read is no longer on the topic.
+        reason = lost if waits is None else why_not(waits or int(recent.failures > 0), recent, time.time())
         return dg.SkipReason(reason) if reason else dg.RunRequest()
 
     by_the_clock = schedule(

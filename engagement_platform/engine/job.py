@@ -83,6 +83,8 @@ class Step(Generic[W_contra]):
     """Reads nothing but the work, which is pinned by the manifest."""
     commits: tuple[str, ...] = ()
     """Names of the commits that it can make, in order."""
+    in_order: bool = True
+    """False: they are made side by side, so none of them is known to be the last."""
 
 
 @dataclass(frozen=True)
@@ -384,7 +386,8 @@ class _Attempt(Generic[W]):
     def _run_process(self, process: Step[W], work: W, manifest: Manifest) -> Counts:
         since = time.monotonic()
         self._check()
-        last = process.commits[-1] if process is self.job.processes[-1] and process.commits else None
+        is_last = process is self.job.processes[-1] and process.commits and process.in_order
+        last = process.commits[-1] if is_last else None
         counts = process.does(work, Committer(manifest, process.name, self.job.callbacks.observe, self._check, last))
         self.metadata.record(manifest, process.name, counts, self.job.clock(), fences=self.fences)
         self.job.callbacks.observe(f"{process.name}:recorded")

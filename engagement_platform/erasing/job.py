@@ -109,7 +109,9 @@ def _gone(work: Erasing) -> Iterator[dict[str, Any]]:
     begin = f"{work.manifest.app_id}/{work.manifest.batch_id}"
     announced = int(str(work.manifest.source[ANNOUNCED]))
     found, persons = work.found, work.found.subject_ids.persons
-    known = Identities(edge for sequence, edge in found.sequenced_edges if sequence <= announced)
+    # A request may have deleted a row by its engagement's id alone.
+    edges = found.edges_of(row["organization_id"] for row in found.rows)
+    known = Identities(edge for sequence, edge in edges if sequence <= announced)
     for row in found.rows:
         if (before := follow(known, row)) is None:
             continue
@@ -206,7 +208,9 @@ class Eraser:
                     for kind, keys in subject_ids.keys.items():
                         tombstones.put_up(kind, keys)
                     return {}
-        number = tombstones.ask(subject_ref, asdict(subject_ids))
+        last = self.stores.checkpoints.latest(ERASE_SUBJECTS)
+        after = 0 if last is None or last.state is not JobState.SUCCEEDED else last.manifest.end["erasure"]
+        number = tombstones.ask(subject_ref, asdict(subject_ids), after)
         for _ in self.finish():
             pass
         for record in self.stores.checkpoints.history(ERASE_SUBJECTS, limit=_REMEMBERED):

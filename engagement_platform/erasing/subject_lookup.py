@@ -5,7 +5,7 @@ Which rows are the person's is decided in `rules`; what an erasure does to each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -104,7 +104,11 @@ class SubjectLookup:
     def sequenced_edges(self) -> list[tuple[int, Edge]]:
         """Every edge of the organizations in which one names the person, with its sequence, in that order."""
         organizations = self.naming(ALIAS, ("organization_id",), self.ids)
-        where = {"organization_id": organizations.column("organization_id").to_pylist()}
+        return self.edges_of(organizations.column("organization_id").to_pylist())
+
+    def edges_of(self, organizations: Iterable[str]) -> list[tuple[int, Edge]]:
+        """Every edge of organizations, with its sequence, in that order."""
+        where = {"organization_id": sorted(set(organizations))}
         rows = self.find(ALIAS, (*Edge._fields, "batch_sequence"), where).to_pylist()
         return sorted(((row.pop("batch_sequence"), Edge(**row)) for row in rows), key=lambda each: each[0])
 
@@ -164,9 +168,9 @@ class SubjectLookup:
         for row in self.find(MUTATION_REQUEST, columns, where).to_pylist():
             patch = {**row, "sequence": row["batch_sequence"]}
             states.setdefault(row["organization_id"], []).append({"patch": patch})
-        for sequence, edge in self.sequenced_edges:
-            if edge.organization_id in states:
-                states[edge.organization_id].append({"edge": {**edge._asdict(), "sequence": sequence}})
+        # Also where none of them names the person: they lead the others' rows on.
+        for sequence, edge in self.edges_of(states):
+            states[edge.organization_id].append({"edge": {**edge._asdict(), "sequence": sequence}})
         made = []
         for organization, parts in sorted(states.items()):
             state = pa.Table.from_pylist([{"organization_id": organization, **part} for part in parts], STATE)

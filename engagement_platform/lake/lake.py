@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import START_ANEW, PlatformError
-from engagement_platform.lake import contract, live_files, log
+from engagement_platform.lake import contract, driver_lease, live_files, log
 from engagement_platform.lake.batch_logs import refuse_other
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import ContractBroken, Mode, NotAStreamSource, Table, differences
@@ -128,7 +128,8 @@ class Lake:
         for column in missing:
             # Where the contract has it: an attribute of an entity comes with a version, in another place.
             added = f"{contract.declared([column])} {table.place_of(column)}"
-            self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})").collect()
+            with self._writing(table):
+                self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})").collect()
 
     def read(self, table: Table, version: int | None = None, *, skips: bool = False) -> DataFrame:
         """All rows, as of a version or now. skips: predicates may follow by which Delta skips files.
@@ -167,7 +168,7 @@ class Lake:
         rows: how many there are. None is fine: then the transaction alone is committed.
         """
         selected = frame.select(*table.column_names)
-        with commit_lock(self.root, table.name):
+        with self._writing(table):
             self._before_write(table, txn)
             if not rows:
                 selected = selected.limit(0)
@@ -195,7 +196,16 @@ class Lake:
         """Give a table a property that it does not have yet."""
         found = log.describe(self.uri(table))
         if found is not None and found.properties.get(key) != value:
-            self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
+            with self._writing(table):
+                statement = f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('{key}' = '{value}')"
+                self.spark.sql(statement).collect()
+
+    @contextmanager
+    def _writing(self, table: Table) -> Iterator[None]:
+        """Hold the lock of a table on this machine's disk; on an object store, make sure that this driver may write."""
+        with commit_lock(self.root, table.name):
+            driver_lease.check(self.root)
+            yield
 
     def _before_write(self, table: Table, txn: Transaction) -> None:
         """Raise ContractBroken when a mutable table got another layout since this run looked at it, and StoresBehind
@@ -215,6 +225,7 @@ class Lake:
             for key, value in zip(TRANSACTION_CONF, (txn.app_id, str(txn.version), txn.metadata), strict=True):
                 self.spark.conf.set(key, value)
             txn.guard()
+            driver_lease.check(self.root)
             yield
         finally:
             # Left behind, they would name every later write of this session, and Delta would skip those.
@@ -258,7 +269,7 @@ class Lake:
         layout = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
         layout = f"CLUSTER BY ({', '.join(table.liquid_by)})" if table.liquid_by else layout
         columns = contract.declared(table.columns)
-        with commit_lock(self.root, table.name):
+        with self._writing(table):
             self.spark.sql(
                 f"CREATE TABLE IF NOT EXISTS {self.sql_name(table)} ({columns}) USING delta {layout} "
                 f"TBLPROPERTIES ({properties})"

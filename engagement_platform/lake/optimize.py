@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.errors import PlatformError, first_line
-from engagement_platform.lake import log
+from engagement_platform.lake import driver_lease, log
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.log import Value
 
@@ -88,6 +88,7 @@ def rewrite(
         before = log.version(place.uri)
         assert before is not None, f"{place.name} is gone"
         guard()
+        driver_lease.check(place.root)
         try:
             spark.sql(f"OPTIMIZE {_delta(place.uri)}{f' WHERE {condition}' if where else ''}{order}").collect()
         except Exception as error:
@@ -186,6 +187,7 @@ def vacuum(place: Place, spark: SparkSession) -> tuple[int, int]:
         commit_lock(place.root, place.name),
         configured(spark, {"spark.databricks.delta.vacuum.logging.enabled": "true"}),
     ):
+        driver_lease.check(place.root)
         before = log.newest_entry(place.uri) or 0
         spark.sql(f"VACUUM {_delta(place.uri)}").collect()
         commits = range(before + 1, (log.newest_entry(place.uri) or before) + 1)

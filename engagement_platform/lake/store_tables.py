@@ -19,6 +19,7 @@ from engagement_platform.lake.scan import MAX_LITERALS, condition
 
 _STATISTICS_LENGTH = 32
 _COMPACT_FILES = 50
+_STRAY_HOURS = 24
 _NO_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 
 
@@ -68,8 +69,15 @@ def replace(found: DeltaTable, where: Mapping[str, Sequence[Any]], rows: pa.Tabl
 
 
 def purge(found: DeltaTable) -> None:
-    """Delete every file that the table does not have now: nobody reads former versions of these tables."""
-    found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+    """Delete every file that the table does not have now: nobody reads former versions of these tables.
+
+    On an object store no lock keeps an append away, whose files are there before its commit: what the log has never had
+    stays there for a day.
+    """
+    is_alone = found.table_uri.startswith(("/", "file:"))
+    found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=is_alone)
+    if not is_alone:
+        found.vacuum(_STRAY_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
 
 
 def _writer() -> WriterProperties:

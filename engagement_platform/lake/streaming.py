@@ -12,7 +12,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from engagement_platform.lake import log
+from engagement_platform.lake import driver_lease, log
+from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Mode, NotAStreamSource, Table
 from engagement_platform.lake.lake import Lake
 
@@ -38,11 +39,13 @@ def drain_stream(frame: DataFrame, table: Table, lake: Lake, checkpoint: str) ->
     if table.mode is not Mode.APPEND_ONLY:
         raise NotAStreamSource(table)
     writer = frame.select(*table.column_names).writeStream.format("delta").outputMode("append")
-    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(lake.uri(table))
-    try:
-        query.awaitTermination()
-    finally:
-        query.stop()
+    with commit_lock(lake.root, table.name):
+        driver_lease.check(lake.root)
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(lake.uri(table))
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
     return summed([dict(progress) for progress in query.recentProgress])
 
 

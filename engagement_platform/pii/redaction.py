@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, cast
+from typing import ClassVar, Literal, NamedTuple, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
 from engagement_platform.pii.detection import (
@@ -96,18 +96,20 @@ class _Walk:
     digest: Callable[[str], str]
     findings: list[Finding] = field(default_factory=list)
     values: list[PiiValue] = field(default_factory=list)
+    takes: ClassVar[bool] = True
+    """Whether declared values are taken out."""
 
     def through(self, value: object, nodes: _Nodes, path: _Path, *, safe: bool = False) -> object:
         for node in nodes:
-            if node.declared is not None:
+            if node.declared is not None and self.takes:
                 self.values.append(PiiValue(node.declared, pointer_to(path), value))
                 return _GONE
             safe = safe or node.safe
         if isinstance(value, Mapping):
             return self.through_object(value, nodes, path, safe=safe)
         if isinstance(value, list):
-            below = _below(nodes, "*")
-            made = (self.through(each, below, (*path, str(place)), safe=safe) for place, each in enumerate(value))
+            places = enumerate(value)
+            made = (self.through(one, _below(nodes, str(at)), (*path, str(at)), safe=safe) for at, one in places)
             return [each for each in made if each is not _GONE]
         if safe:
             return value
@@ -169,6 +171,8 @@ class _Copies(_Walk):
     """A second pass, for events in which a declared value stands somewhere else once more."""
 
     needles: frozenset[str] = frozenset()
+    # They are, and in their places in lists others stand.
+    takes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._within = _Automaton(self.needles).within if len(self.needles) > FEW else self._one_by_one

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from engagement_platform.engine.database import reading, writing
 from engagement_platform.lake.erased import PSEUDONYM
@@ -99,8 +99,11 @@ class StoredTombstones:
         with writing(self.keyring.engine, LOCK) as connection:
             return put_up(connection, kind, keys)
 
-    def ask(self, subject_ref: str, what: Mapping[str, Any]) -> int:
-        """Write down, encrypted, what is to be erased; its number. The same of the same subject once only."""
+    def ask(self, subject_ref: str, what: Mapping[str, Any], after: int = 0) -> int:
+        """Write down, encrypted, what is to be erased; its number. The same of the same subject once only.
+
+        after: the last number that is finished, also where these stores are from a backup and have not given it yet.
+        """
         table, plain, sealer = PII_ERASURE, json.dumps(what, sort_keys=True).encode(), self._sealer
         with writing(self.keyring.engine, LOCK) as connection:
             for row in connection.execute(select(table).where(table.c.subject_ref == subject_ref)).all():
@@ -110,7 +113,13 @@ class StoredTombstones:
             made = connection.execute(table.insert().values(subject_ref=subject_ref, sealed=sealed))
             key = made.inserted_primary_key
             assert key is not None
-            return int(key[0])
+            number = int(key[0])
+            if number > after:
+                return number
+            connection.execute(table.delete().where(table.c.number == number))
+            number = max(after, connection.execute(select(func.max(table.c.number))).scalar() or 0) + 1
+            connection.execute(table.insert().values(number=number, subject_ref=subject_ref, sealed=sealed))
+            return number
 
     def next_asked(self, after: int) -> int | None:
         """The first erasure with a greater number that is not finished."""

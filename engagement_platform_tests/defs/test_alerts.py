@@ -4,16 +4,21 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import pytest
+from sqlalchemy import make_url
 
-from engagement_platform.defs.alerts import alerts_of
+from engagement_platform.alerting.alerts import Alerts
+from engagement_platform.defs.alerts import RunsSeen, alerts_of, news_of_runs
 from engagement_platform.defs.alerts import definitions as alert_definitions
 from engagement_platform.defs.evaluations import as_code, report
 from engagement_platform.defs.platform import Platform
+from engagement_platform.engine.database import StoresUnavailable
 from engagement_platform.settings import Settings
 from engagement_platform_tests.alerting.receiver import Receiver
 
@@ -134,6 +139,48 @@ def test_a_failed_run_arrives_with_what_it_raised_and_a_later_success_ends_it(wo
     world.run(fails=False)
     world.tick()
     assert world.receiver.titles[1:] == ["[recovered] a run of drain failed"]
+
+
+def test_an_end_of_a_run_that_is_written_after_a_later_one_is_not_missed() -> None:
+    begin, written = datetime(2026, 11, 22, 10, tzinfo=UTC), list[Any]()
+
+    def ended(run: str, seconds: int, status: dg.DagsterRunStatus) -> Any:
+        of = SimpleNamespace(run_id=run, job_name=run, status=status, asset_selection=None)
+        at = begin.replace(tzinfo=None) + timedelta(seconds=seconds)
+        return SimpleNamespace(dagster_run=of, update_timestamp=at)
+
+    def get_run_records(of: dg.RunsFilter, *_: object, **__: object) -> list[Any]:
+        assert of.updated_after is not None
+        after = of.updated_after
+        return sorted((one for one in written if one.update_timestamp > after), key=lambda one: one.update_timestamp)
+
+    instance: Any = SimpleNamespace(get_run_records=get_run_records, all_logs=lambda *_, **__: [])
+    written.append(ended("first", 30, dg.DagsterRunStatus.SUCCESS))
+    told, seen = news_of_runs(instance, RunsSeen(begin))
+    assert told.keys() == {"run/first"}
+    written.append(ended("late", 10, dg.DagsterRunStatus.FAILURE))
+    told, seen = news_of_runs(instance, RunsSeen.read(json.loads(json.dumps(seen.written()))))
+    assert told.keys() == {"run/late"}
+    written.append(ended("much later", 3600, dg.DagsterRunStatus.SUCCESS))
+    assert news_of_runs(instance, seen)[0].keys() == {"run/much later"}
+    assert news_of_runs(instance, news_of_runs(instance, seen)[1])[0] == {}
+
+
+def test_alerts_that_the_stores_do_not_take_come_with_the_next_tick(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.tick()
+    world.run(fails=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(Alerts, "_raised", locked)
+        assert "the next tick tries again" in world.tick()
+    assert world.receiver.arrived == []
+    assert world.tick() == "1 new alerts, 0 over."
+    assert world.receiver.titles == ["[error] a run of drain failed"]
+
+
+def locked(*_: object) -> None:
+    raise StoresUnavailable(make_url("sqlite:///stores.db"), "database is locked")
 
 
 def test_after_an_absence_only_where_things_stand_is_told(world: World) -> None:

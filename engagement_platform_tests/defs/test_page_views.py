@@ -54,6 +54,10 @@ def test_a_run_drains_every_hop_and_tells_its_rows_and_its_lag(
         assert definitions.resolve_job_def(JOB).execute_in_process(instance=instance).success
         assert materialized(instance, PAGE_VIEW.name)["rows_in"] == 0
         assert "Nothing is waiting" in str(tick())
+        failed = instance.create_run_for_job(definitions.resolve_job_def(JOB), status=dg.DagsterRunStatus.STARTED)
+        instance.report_run_failed(failed)
+        assert isinstance(tick(), dg.RunRequest), "a later hop may have failed, which reads tables"
+        instance.delete_run(failed.run_id)
         world.broker.delete_topic(world.settings.page_views.topic)
         assert "has no topic" in str(tick())
     assert_is(world, chain)

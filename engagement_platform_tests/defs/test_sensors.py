@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,7 +14,9 @@ from engagement_platform.defs.engagement import ENGAGEMENTS
 from engagement_platform.defs.sensors import Recent, recent_runs, too_soon, why_not
 from engagement_platform.defs.verification import why_not_verified
 from engagement_platform.engine.model import Manifest
+from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.local.ports import free_ports
+from engagement_platform.maintenance.rollback.plan import RESTORE_TABLES
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import Broker
@@ -141,6 +143,19 @@ def test_a_broker_that_is_down_is_a_skipped_tick_and_a_warning_that_nobody_can_t
     assert (fresh.passed, fresh.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert servers in str(fresh.description)
     assert evaluated(instance, "engagement/quarantine", QUARANTINE_SHARE).passed
+
+
+@pytest.mark.parametrize("sensor", ["erasure_unfinished", "restore_unfinished"])
+def test_what_a_command_is_still_at_is_no_unfinished_batch(
+    sensor: str, instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    stores = open_stores(settings)
+    job = {"erasure_unfinished": ERASE_SUBJECTS, "restore_unfinished": RESTORE_TABLES}[sensor]
+    assert skipped(tick(instance, sensor)) == "Nothing is unfinished."
+    stores.checkpoints.begin(Manifest(job, f"{job}@1", 0, {}, {}, datetime.now(UTC)))
+    with stores.leases.acquire(f"job/{job}", purpose="drain", wait=timedelta(0)):
+        assert skipped(tick(instance, sensor)).startswith("It is under way: ")
+    assert isinstance(tick(instance, sensor), dg.RunRequest)
 
 
 @pytest.mark.usefixtures("settings")

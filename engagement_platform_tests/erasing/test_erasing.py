@@ -49,6 +49,7 @@ from engagement_platform_tests.erasing.planted import (
     Planted,
     edge,
     engagement,
+    image,
     name,
     request,
 )
@@ -300,6 +301,20 @@ def test_followers_hear_of_rows_that_a_request_has_deleted_and_nobody_announced(
     planted.eraser().run(REF, WHOM)
     gone = [row["engagement_id"] for row in planted.rows(NOTIFICATION) if row["job_name"] == ERASE_SUBJECTS]
     assert sorted(gone) == ["again", "became", "elsewhere", "led", "own", "waiting"]
+
+
+def test_edges_of_an_organization_in_which_none_names_the_person_still_lead_on_and_delete(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    planted, far = Planted(tmp_path), {"organization_id": "far"}
+    planted.append(DATA, [engagement("far", "theirs", BOB, BOB), engagement("far", "deleted", BOB, None)])
+    planted.append(CHANGESET, [{**image("theirs", "lead of ann", ANN), **far}])
+    delete = {**edge("d8", "DELETE", None, None, LATER), **far, "engagement_id": "deleted"}
+    planted.append(ALIAS, [delete, {**edge("c8", "CONVERT", "lead of ann", ANN, LATER), **far}])
+    planted.eraser().run(REF, WHOM)
+    assert ("far", "theirs", ANN) in planted.values(DATA, "organization_id", "engagement_id", "person_id")
+    gone = [row["engagement_id"] for row in planted.rows(NOTIFICATION) if row["job_name"] == ERASE_SUBJECTS]
+    assert sorted(gone) == ["again", "became", "elsewhere", "led", "own", "waiting"], "its deletion was announced"
 
 
 def test_edges_whose_requests_left_with_the_person_are_still_announced(tmp_path: Path) -> None:

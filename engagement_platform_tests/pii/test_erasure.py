@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from typer.testing import CliRunner
 
 from engagement_platform.cli import app
 from engagement_platform.engine.model import Transaction
+from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server import erasing
 from engagement_platform.ingest_server.delivery import Delivered, Delivery
 from engagement_platform.ingest_server.erasing import SpooledRecords, StoredObjects
@@ -35,6 +37,7 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.pii.erasure import Erasable, Subject, erase, expire_refused, subject, unattributed
 from engagement_platform.pii.keys import Owner
 from engagement_platform.pii.receipts import ReceiptRefused, read, receipt, verify
+from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.pii.vault import AUDIT, REFUSED, VAULT, Refusal, Vault
 from engagement_platform.pipelines.page_views.tables import DAILY
 from engagement_platform.settings import Settings
@@ -342,6 +345,8 @@ def test_from_the_command_line_a_subject_is_erased_and_the_receipt_verified(
     done = call(app, ["pii", "refused", "--game", "puzzle", "--purpose", "support"])
     assert [json.loads(line)["reason_code"] for line in done.stdout.splitlines()] == ["bad_event_type", "not_an_object"]
     assert call(app, ["erase", "--subject", "-", "--yes"], input="\n").exit_code == 1
+    nowhere = call(app, ["erase", "--subject", "bob-canary", "--yes", "--out", str(tmp_path / "missing" / "r.json")])
+    assert (nowhere.exit_code, "there is no folder" in nowhere.output) == (2, True)
     assert pipe.values("bob-canary") != []
     assert call(app, ["erase", "--subject", "-", "--out", str(file)], input="bob-canary\ny\n").exit_code == 0
     assert pipe.values("bob-canary") == []
@@ -464,6 +469,42 @@ def test_a_receipt_names_every_table_of_the_lake_and_whether_the_erasure_covers_
     }
     missed = {"a/b", "game/without_players", "shop/eu/order", "view/session", *stray}
     assert set(given["tables"]).intersection(given["not_reached"]) == missed
+
+
+def test_a_receipt_that_cannot_be_written_is_printed(
+    pipe: Pipe, platform: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no other like it: asked for again, it says that nothing was there."""
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(platform.home))
+    pipe.send(*events_of("bob"))
+    done = CliRunner().invoke(app, ["erase", "--subject", "bob-canary", "--yes", "--out", str(tmp_path)])
+    assert isinstance(done.exception, PlatformError)
+    assert json.loads(done.stdout)["keys_destroyed"] > 0
+
+
+def test_stores_from_before_the_last_erasures_number_the_next_one_above_them(platform: Settings) -> None:
+    tombstones = StoredTombstones(platform)
+    ref = tombstones.keyring.ref("bob")
+    assert tombstones.ask(ref, {"persons": ["bob"]}, after=7) == 8
+    assert tombstones.ask(ref, {"persons": ["bob"]}, after=7) == 8, "it is the same one"
+    assert tombstones.ask(ref, {"persons": ["rob"]}, after=7) == 9
+    assert tombstones.next_asked(7) == 8
+    assert tombstones.asked(9) == (ref, {"persons": ["rob"]})
+
+
+@pytest.mark.parametrize(
+    ("uri", "asked"),
+    [("/home/lake", [(0, True)]), ("file:///home/lake", [(0, True)]), ("s3://bucket/lake", [(0, False), (24, True)])],
+)
+def test_where_no_lock_keeps_appends_away_files_that_no_log_has_had_stay_for_a_day(
+    uri: str, asked: list[tuple[int, bool]]
+) -> None:
+    called: list[tuple[int, bool]] = []
+    found: Any = SimpleNamespace(
+        table_uri=uri, vacuum=lambda retention_hours, *, full, **_: called.append((retention_hours, full))
+    )
+    store_tables.purge(found)
+    assert called == asked
 
 
 def test_refused_events_go_after_their_time_with_their_keys(vault: Vault) -> None:

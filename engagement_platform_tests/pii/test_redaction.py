@@ -44,6 +44,20 @@ def leaves(value: object) -> Iterator[tuple[bool, object]]:
         yield False, value
 
 
+def test_a_pointer_may_name_one_element_of_a_list() -> None:
+    rules = Declarations({"x": ["/devices/0/owner", "/tags/1"]}).rules("x")
+    event = {
+        "event_type": "x",
+        "devices": [{"owner": "ann smith", "os": 1}, {"owner": "nobody"}],
+        "tags": ["first", "secret", "third"],
+        "note": "a secret",
+    }
+    made = redact(event, rules, "drop", str)
+    left = {"event_type": "x", "devices": [{"os": 1}, {"owner": "nobody"}], "tags": ["first", "third"]}
+    assert made.clean == left
+    assert [one.path for one in made.values] == ["/devices/0/owner", "/tags/1"]
+
+
 def test_declared_fields_leave_and_come_back_by_path() -> None:
     event = {
         **EVENT,

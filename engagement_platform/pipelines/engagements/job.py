@@ -93,6 +93,8 @@ def write_tables(work: EngagementBatch, commit: Committer) -> Counts:
     appends = Appends(work.lake, work.manifest, commit)
 
     def rows() -> None:
+        if new and work.accepted:
+            work.lake.accept_folders("organization_id", work.accepted["organizations"], work.data)
         if images:
             appends.add("changeset", CHANGESET, work.plan.where(F.col("target") == Target.CHANGESET.value), images)
         if images or new:

@@ -94,7 +94,7 @@ def ingest_stream(
         name or stream.job,
         source,
         lambda manifest: open_batch(parts.lake_for(manifest, source), stream, manifest, read(manifest), tombstones),
-        (Step("tables", write_tables, ("quarantine", "table")), *redriven(source)),
+        (Step("tables", write_tables, ("quarantine", "table"), in_order=False), *redriven(source)),
         pin=lambda: {table.name: lake.version(table), quarantine.name: lake.version(quarantine), turn_of(table): 0},
         decides=lambda: that_decide(settings, "decoding"),
         leased=(turn_of(table),),

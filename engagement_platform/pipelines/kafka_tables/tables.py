@@ -32,7 +32,7 @@ _DAY = Column(EVENT_DATE, "date", "UTC day of the event time; what data skipping
 _RESERVED = frozenset(
     {
         *(column.name for column in (*_STAMPS, *QUARANTINE.columns, _DAY)),
-        *("produced_ts", "value_bytes", "unknown_fields"),
+        *("produced_ts", "value_bytes", "unknown_fields", "verdict"),
     }
 )
 _PART = re.compile(r"[a-z][a-z0-9_]{0,49}")
@@ -105,6 +105,8 @@ class Stream:
             raise ValueError(f"{', '.join(nested)} of {self.name} is nested, and unique needs plain values")
         if self.subject is not None and types.get(self.subject) != "string":
             raise ValueError(f"the subject of {self.name} is {self.subject}, which is no string column of it")
+        if self.subject is not None and types.get("organization_id", "string") != "string":
+            raise ValueError(f"{self.name} has a subject, and an organization_id that is no string")
         if types[self.clustered_by] != "string":
             raise ValueError(f"the key of {self.name} is {self.clustered_by}, which is no string")
         if self.event_time is not None and types.get(self.event_time) != "timestamp":

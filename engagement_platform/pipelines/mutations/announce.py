@@ -67,9 +67,10 @@ def newest_request(root: str) -> int:
 def notify(work: Announcement, commit: Committer) -> Counts:
     """Write the notifications, an empty commit where there are none: the table then says what was announced."""
     rows, requests = sum(work.by_change.values()), sum(work.by_operation.values())
-    identity = F.concat_ws(
-        "/", F.lit(work.manifest.app_id), F.lit(str(work.manifest.batch_id)), "organization_id", "engagement_id"
-    )
+    begin = F.lit(f"{work.manifest.app_id}/{work.manifest.batch_id}")
+    # The length says where the organization ends: ids may hold any character.
+    length = F.char_length("organization_id").cast("string")
+    identity = F.concat_ws("/", begin, length, "organization_id", "engagement_id")
     notifications = stamped(work.changes, work.manifest).withColumn("notification_id", identity)
     with commit("append") as txn:
         work.lake.append(notifications, NOTIFICATION, txn, rows=rows)

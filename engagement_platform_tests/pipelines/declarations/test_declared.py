@@ -97,6 +97,7 @@ def test_without_a_folder_nothing_is_declared(tmp_path: Path) -> None:
         ("shop/click", "engagement/click", "among the platform's own"),
         ("shop/click", "shop/../click", "not called like shop/click"),
         ("click_id: string", "offset: string", "cannot have columns called offset"),
+        ("click_id: string", "verdict: string", "cannot have columns called verdict"),
         ("unique: [click_id]", "partitioned_by: [price]", "cannot be partitioned by price"),
         ("unique: [click_id]", "partitioned_by: [colour]", "no columns colour"),
         ("unique: [click_id]", "uniq: [click_id]", "uniq: Extra inputs are not permitted"),
