@@ -148,7 +148,7 @@ def merge_further(context: dg.OpExecutionContext, platform: Platform) -> None:
 @dg.op(pool=MAINTENANCE_POOL, retry_policy=TRIED_AGAIN)
 def vacuum(context: dg.OpExecutionContext, platform: Platform) -> None:
     """Files that nothing may still read, as the guard of each table says."""
-    from engagement_platform.maintenance.layout.vacuum import vacuum_tables
+    from engagement_platform.maintenance.layout.vacuum import VacuumFailed, vacuum_tables
 
     settings = platform.settings()
     done = list[Vacuumed | PlatformError]()
@@ -156,6 +156,8 @@ def vacuum(context: dg.OpExecutionContext, platform: Platform) -> None:
         context.log.info(str(one))
         done.append(one)
     context.add_output_metadata(vacuumed_metadata(done))
+    if failed := [str(one) for one in done if isinstance(one, VacuumFailed)]:
+        raise dg.Failure(" ".join(failed))
 
 
 @dg.job(tags=RETRIED)

@@ -52,6 +52,12 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def may_exist(url: str) -> bool:
+    """Whether there may be stores at an SQLAlchemy URL: not for a file that is not there, which opening would make."""
+    file = url.removeprefix("sqlite:///")
+    return file == url or Path(file).exists()
+
+
 def open_engine(url: str) -> Engine:
     """Connect to the stores and create their tables on first use; several processes may do so at once.
 

@@ -124,7 +124,7 @@ class _Turns:
 
     def take(self) -> BatchReport | None:
         """One batch, if there is one, and when the next is due. Raises nothing: a failure is `error`."""
-        began = time.monotonic()
+        began, self.error = time.monotonic(), None
         try:
             if self._lease is None:
                 self._lease = self._held.enter_context(self.job.exclusive())
@@ -141,7 +141,7 @@ class _Turns:
         except Exception as error:
             self._fail(error)
             return None
-        self._blocked_since, self._failures, self.error = None, 0, None
+        self._blocked_since, self._failures = None, 0
         if report is None:
             self._idle_since = self._idle_since or began
             self._after(self._policy.poll.total_seconds())

@@ -243,8 +243,8 @@ class Limits:
     """Count of a batch that max_records limits."""
 
     def is_full(self, counts: Mapping[str, int]) -> bool:
-        """Whether a batch took as much as it may, so that more may be waiting."""
-        return counts.get(self.counted_by, 0) >= self.max_records
+        """Whether a batch took as much as it may, so that more may be waiting. Bytes are limited by an estimate."""
+        return counts.get(self.counted_by, 0) >= self.max_records or 2 * counts.get("bytes_in", 0) >= self.max_bytes
 
 
 class NoIdentity:

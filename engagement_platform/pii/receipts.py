@@ -109,13 +109,10 @@ def verify(vault: Vault, given: Mapping[str, Any], others: Sequence[Erasable], s
         rows, stays = look(place, who)
         checks.append(Check(place.name, rows == 0, " ".join((f"{rows} rows", *stays))))
     names = {place.name for place in looked_at}
-    if subject_id is None:
-        without = "the receipt has no id to look for; give it with --subject"
-        checks += [
-            Check(place["name"], True, without, looked=False)
-            for place in content["places"]
-            if place["name"] not in names
-        ]
+    without = "the receipt has no id to look for; give it with --subject"
+    without = without if subject_id is None else "settings, declarations or --game of today do not lead there"
+    missed = (place["name"] for place in content["places"] if place["name"] not in names)
+    checks += [Check(name, True, without, looked=False) for name in missed]
     not_reached = content.get("not_reached", ())
     return [*checks, *(Check(name, True, "the erasure did not reach it", looked=False) for name in not_reached)]
 

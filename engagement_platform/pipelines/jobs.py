@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.database import may_exist, open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import declared as declared_transactions
 from engagement_platform.engine.fencing import targets_of
@@ -18,6 +18,7 @@ from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import JobState, Manifest, lineage
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
+from engagement_platform.engine.unfinished_batches import how_to_finish
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.batch_logs import LakeLogs
@@ -326,6 +327,16 @@ def _redrive(settings: Settings, reason: str | None, callbacks: Callbacks | None
                 yield from drain(job, _ONCE)
 
 
+def _is_begun(name: str, settings: Settings) -> bool:
+    """Whether the stores know a job, also one that is declared no longer: its unfinished batch may keep others waiting.
+
+    Makes no stores where there are none. A restore is given up by a command of its own.
+    """
+    if name == "restore-tables" or not may_exist(settings.store_url):
+        return False
+    return name in open_stores(settings).checkpoints.jobs()
+
+
 def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     """Forget the job's checkpoint; its new application id.
 
@@ -338,7 +349,8 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     replays = (REPLAY_GAME_EVENTS, *(feed.replay_job for feed in declared.feeds))
     entities = (shipped_entity(settings), *declared.entities)
     rereads = (REREAD_ENGAGEMENTS, *(one.entity.reread_job for one in entities))
-    if name not in (*names, *rereads, *replays, ERASE_SUBJECTS) and not name.startswith(f"{REDRIVE_QUARANTINE}:"):
+    known = name in (*names, *rereads, *replays, ERASE_SUBJECTS) or name.startswith(f"{REDRIVE_QUARANTINE}:")
+    if not known and not _is_begun(name, settings):
         raise _unknown(name, names)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
@@ -347,8 +359,7 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
             if not abandon:
                 raise JobRefused(
                     f"{last.manifest} is unfinished, and after a reset rows that have landed may never be announced. "
-                    f"Nothing was changed. Run `engagement-platform run {name} --until-idle` first; if it cannot be "
-                    "finished (its topic is gone), add --abandon."
+                    f"Nothing was changed. First finish it: {how_to_finish(name)}."
                 )
             closed = targets_of(last.manifest.source)
             if left_open := declared_transactions(last.manifest, closed, abandoned=True):

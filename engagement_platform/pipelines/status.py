@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import accumulate
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import func, select
 
-from engagement_platform.engine.database import open_engine, reading
+from engagement_platform.engine.database import may_exist, open_engine, reading
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import BatchRecord, JobState, Offsets
 from engagement_platform.engine.schema import BATCH
@@ -50,9 +49,7 @@ _FIRST_LOOK: Final = 64
 
 def first_batch_day(settings: Settings) -> date | None:
     """UTC day on which the first batch of any job was planned; None before it. Raises StoresUnavailable."""
-    # Stores in a file are not made for this question.
-    file = settings.store_url.removeprefix("sqlite:///")
-    if file != settings.store_url and not Path(file).exists():
+    if not may_exist(settings.store_url):
         return None
     engine = open_engine(settings.store_url)
     try:

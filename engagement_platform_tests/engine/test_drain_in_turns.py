@@ -160,6 +160,7 @@ def test_a_batch_is_followed_at_once_by_the_next_one_when_it_took_all_that_its_j
     assert limits.is_full({"rows_in": 0, "objects": 0, counted_by: 3})
     assert not limits.is_full({"rows_in": 9, "objects": 9, counted_by: 2})
     assert not limits.is_full({})
+    assert limits.is_full({counted_by: 1, "bytes_in": limits.max_bytes // 2})
 
 
 def test_a_job_is_left_to_another_run_also_while_no_turn_is_due(world: World) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.engine.model import Manifest
 from engagement_platform.pipelines.jobs import (
     INGEST_ENGAGEMENTS,
     REDRIVE_QUARANTINE,
@@ -220,6 +221,19 @@ def test_an_unknown_job_is_named_with_those_there_are(untouched: Settings) -> No
     with pytest.raises(JobRefused, match="'redrive'"):
         reset_job("redrive", untouched)
     assert list(untouched.home.iterdir()) == [], "an unknown job left something behind"
+
+
+def test_a_job_that_is_declared_no_longer_can_be_given_up(untouched: Settings) -> None:
+    """Or its unfinished batch would keep others waiting for ever."""
+    checkpoints = open_stores(untouched).checkpoints
+    for job in ("ingest-account-changes", "restore-tables"):
+        checkpoints.begin(Manifest(job, f"{job}@1", 0, {"0": 0}, {"0": 1}, datetime.now(UTC)))
+    with pytest.raises(JobRefused, match="reset ingest-account-changes --abandon"):
+        reset_job("ingest-account-changes", untouched)
+    reset_job("ingest-account-changes", untouched, abandon=True)
+    assert [each.manifest.job for each in checkpoints.unfinished()] == ["restore-tables"]
+    with pytest.raises(JobRefused, match="There is no job called 'restore-tables'"):
+        reset_job("restore-tables", untouched, abandon=True)
 
 
 def test_a_redrive_without_a_reason_is_refused_before_anything_is_opened(untouched: Settings) -> None:

@@ -266,6 +266,10 @@ def test_a_receipt_is_proved_by_its_signature_and_by_looking_again(
         verify(pipe.vault, given, (), "amy-canary")
     with pytest.raises(ReceiptRefused, match="other stores"):
         verify(pipe.vault, {**given, "public_key": base64.b64encode(b"0" * 32).decode()}, (), None)
+    missed = [check for check in verify(pipe.vault, given, (), "bob-canary") if not check.looked]
+    assert [(check.what, "do not lead there" in check.seen) for check in missed] == [
+        (StoredObjects(platform).name, True)
+    ]
     late = Rows("bob-canary")
     failed = [check for check in verify(pipe.vault, given, [late], "bob-canary") if not check.holds]
     assert [(check.what, check.seen) for check in failed] == [("engagement/data", "1 rows")]

@@ -36,6 +36,13 @@ from engagement_platform.settings import Settings
 ORGANIZATION = "organization_id"
 
 _ENGINES = ("pyspark", "py4j", "grpc", "deltalake", "_internal")
+
+
+def is_about_a_table(error: Exception) -> bool:
+    """Whether an error is one of the platform's own, of Spark's or of delta-rs', and no bug."""
+    return isinstance(error, PlatformError) or type(error).__module__.startswith(_ENGINES)
+
+
 """Whose errors are about one table. delta-rs, which reads logs, says of its own that they come from `_internal`."""
 _OWN_FILES = 10
 
@@ -309,7 +316,7 @@ class Run:
         except StoresUnavailable:
             raise
         except Exception as error:
-            if not isinstance(error, PlatformError) and not type(error).__module__.startswith(_ENGINES):
+            if not is_about_a_table(error):
                 raise
             if len(some) > 1:
                 # Nor does one partition keep the others from being merged. Nobody holds the lease: they need none.

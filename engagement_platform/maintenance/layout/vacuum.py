@@ -20,18 +20,24 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.consumers.streams import Unreadable, followed
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
+from engagement_platform.engine.database import StoresUnavailable
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import BatchRecord
 from engagement_platform.engine.unfinished_batches import how_to_finish, versions_read
-from engagement_platform.errors import PlatformError
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 from engagement_platform.lake import optimize as lake_optimize
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, data_table
 from engagement_platform.lake.optimize import SparkGetter
 from engagement_platform.maintenance.layout import files
 from engagement_platform.maintenance.layout.files import LogNotReadable
-from engagement_platform.maintenance.layout.optimize import SparkOpener, place_of, spark_when_needed
+from engagement_platform.maintenance.layout.optimize import (
+    SparkOpener,
+    is_about_a_table,
+    place_of,
+    spark_when_needed,
+)
 from engagement_platform.maintenance.layout.remedies import readable
 from engagement_platform.maintenance.layout.survey import Target, targets
 from engagement_platform.pipelines.jobs import open_stores
@@ -64,6 +70,16 @@ class Read:
     def __str__(self) -> str:
         what = f"{self.files:,} files of it are in no newer one" if self.files is not None else "it may lose files"
         return f"{self.batch.manifest} ({self.batch.state}) reads version {self.version}, and {what}"
+
+
+class VacuumFailed(PlatformError):
+    """VACUUM of one table of many ended with an error."""
+
+    def __init__(self, table: str, because: str) -> None:
+        super().__init__(
+            f"VACUUM of {table} failed: {because}. The other tables were done. What was not removed goes with the next "
+            f"one that succeeds; to see all of the error: engagement-platform vacuum {table}"
+        )
 
 
 class StillRead(PlatformError):
@@ -292,6 +308,12 @@ def vacuum_tables(
                 if asked is not None:
                     raise
                 yield error
+            except (RetentionTooShort, StoresUnavailable):
+                raise
+            except Exception as error:
+                if asked is not None or not is_about_a_table(error):
+                    raise
+                yield VacuumFailed(table.name, first_line(error))
 
 
 def _sizes(uri: str, paths: Sequence[str]) -> Iterator[int]:

@@ -30,6 +30,7 @@ from engagement_platform.sources.s3_formats import BROKEN, compressing, decompre
 from engagement_platform.sources.s3_sqs_aws import client, reason_of
 from engagement_platform.sources.s3_sqs_state import S3SqsState
 
+_LONGEST_LINE = 64 * 1024 * 1024
 _IN_MEMORY_BYTES = 64 * 1024 * 1024
 """A larger object goes by way of a temporary file."""
 _ANNOUNCED_WITHIN = timedelta(hours=1)
@@ -39,6 +40,10 @@ _LONGEST_IN_QUEUE = timedelta(days=14)
 _KEPT_HEADERS = ("CacheControl", "ContentDisposition", "ContentEncoding", "ContentType", "Metadata", "StorageClass")
 _ARCHIVED = ("GLACIER", "DEEP_ARCHIVE")
 """Storage classes whose objects can be read once they are restored only: what is written anew has to be looked at."""
+
+
+class LineTooLong(OSError):
+    """A line of an object is longer than any that is read; a small object may hold one that no memory does."""
 
 
 class RawObjectsNotErased(PlatformError):
@@ -52,6 +57,14 @@ class RawObjectsNotErased(PlatformError):
             "s3:ListBucketVersions and s3:DeleteObjectVersion. Grant them and make the same call again, or have "
             "objects left alone, and named in the receipt, with ENGAGEMENT_PLATFORM_PII__RAW_OBJECTS=leave."
         )
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Lines with their ends. Raises LineTooLong."""
+    while line := stream.readline(_LONGEST_LINE + 1):
+        if len(line) > _LONGEST_LINE:
+            raise LineTooLong
+        yield line
 
 
 @dataclass
@@ -121,7 +134,7 @@ class RawObjects(Erasable):
         """(events of the player, why the object stays where it cannot be read)."""
         is_of, found, stays = is_event_of(subject, self.settings), 0, list[str]()
         with _readable(file.shown, stays), self._content(file)[0] as content:
-            for line in decompressed(content, file.key):
+            for line in _lines(decompressed(content, file.key)):
                 found += is_of(line)
         return found, stays
 
@@ -139,7 +152,7 @@ class RawObjects(Erasable):
         content, headers = self._content(file)
         with content, cast(BinaryIO, SpooledTemporaryFile(_IN_MEMORY_BYTES)) as made:
             with compressing(made, file.key) as packed:
-                for line in decompressed(content, file.key):
+                for line in _lines(decompressed(content, file.key)):
                     packed.write((b"\n" if line.endswith(b"\n") else b"") if is_of(line) else line)
             size = made.tell()
             made.seek(0)

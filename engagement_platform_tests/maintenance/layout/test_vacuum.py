@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
-from engagement_platform.lake import log
+from engagement_platform.lake import log, optimize
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import Place, has_unused_files, unused_files
@@ -22,8 +23,10 @@ from engagement_platform.maintenance.layout.vacuum import (
     RetentionNotApplied,
     RetentionTooShort,
     Vacuumed,
+    VacuumFailed,
     floors,
     vacuum,
+    vacuum_tables,
 )
 from engagement_platform.settings import MutationSettings, Settings
 from engagement_platform_tests.maintenance.layout.seeded import DATA, NOTIFICATION, SeededLake, no_spark
@@ -117,6 +120,27 @@ def test_spark_is_asked_only_where_a_file_is_old_enough_to_go(lake: SeededLake) 
         done = vacuum(lake.settings, lake.target(), lake.stores, no_spark, dry_run=dry_run)
         assert (done.files, done.bytes) == (0, 0)
     assert DeltaTable(lake.uri()).version() == version, "nothing is committed either"
+
+
+def test_a_table_whose_vacuum_breaks_is_named_and_the_others_are_done(
+    lake: SeededLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake.engagements("org-1", 1)
+    looked = []
+
+    def breaks(place: Place) -> bool:
+        looked.append(place.name)
+        if place.name == DATA.name:
+            raise DeltaError("a feature that nobody knows")
+        return False
+
+    monkeypatch.setattr(optimize, "has_unused_files", breaks)
+    done = list(vacuum_tables(lake.settings))
+    assert len(done) == len(looked) > 1
+    [failed] = [one for one in done if isinstance(one, VacuumFailed)]
+    assert f"VACUUM of {DATA.name} failed: a feature that nobody knows. " in str(failed)
+    with pytest.raises(DeltaError):
+        list(vacuum_tables(lake.settings, DATA.name))
 
 
 @pytest.mark.parametrize(
