@@ -103,7 +103,8 @@ def consumers(
     Of what changed in engagements, and of the rows of a table (consume --table). Needs no Spark.
 
     VACUUM keeps what a consumer has yet to read, for consumers.keep_for at most.
-    Exit status: 0, or 1 when one is lost or later than consumers.max_lag. Example: engagement-platform consumers
+    Exit status: 0, or 1 when one is lost or later than consumers.max_lag, or there is none to be forgotten.
+    Example: engagement-platform consumers
     """
     from datetime import UTC, datetime
 
@@ -127,7 +128,7 @@ def consumers(
     for name, was_there in forgotten.items():
         typer.echo(f"{name} is forgotten" if was_there else f"There is no {name}", err=not was_there)
     if forgotten:
-        return
+        raise typer.Exit(0 if all(forgotten.values()) else 1)
     now = datetime.now(UTC)
     found = lags(settings, engine)
     if as_json:

@@ -39,9 +39,13 @@ class Batch:
         return int(self.inserts.num_rows + self.updates.num_rows + self.deletes.num_rows)
 
     def table(self) -> pa.Table:
-        """All changes: change_type first, previous_person_id last; null what a delete lacks."""
+        """All changes: change_type first, previous_person_id last; null what a delete lacks.
+
+        Of deletes only the columns that were asked for: a null of another one would stand for a value in the others.
+        """
         # The updates have all columns, so that the others follow their order.
-        kinds = (("UPDATE", self.updates), ("INSERT", self.inserts), ("DELETE", self.deletes))
+        asked = [name for name in self.deletes.column_names if name in self.updates.column_names]
+        kinds = (("UPDATE", self.updates), ("INSERT", self.inserts), ("DELETE", self.deletes.select(asked)))
         return pa.concat_tables([with_change_type(kind, rows) for kind, rows in kinds], promote_options="default")
 
 

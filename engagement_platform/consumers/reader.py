@@ -53,14 +53,18 @@ def remedy(name: str, table: str, *, stream: bool = False) -> str:
     if stream:
         return (
             "Replace what it has by `engagement/current`, then `engagement-platform consumers --forget-stream "
-            f"{name}`, and start it with a new checkpoint folder and startingVersion."
+            f"{name}`, and start it with a new checkpoint folder: what the table has comes once more."
         )
     if table == NOTIFICATION.name:
         return (
             "Replace what it has by a snapshot and go on from there: `resnapshot()`, or `engagement-platform consume "
             f"--name {name} --resnapshot --out FILE`."
         )
-    return f"Begin anew, from the rows that stand now: `engagement-platform consumers --forget {name} --table {table}`."
+    return (
+        f"Begin anew at what is written from now on: `engagement-platform consumers --forget {name} --table {table}`, "
+        f"then `engagement-platform consume --table {table} --name {name} --start now`. After that replace what it has "
+        f"by the rows that stand, `engagement-platform read {table} --out FILE`; what is written meanwhile comes twice."
+    )
 
 
 @dataclass(frozen=True, order=True)

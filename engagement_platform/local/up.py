@@ -101,6 +101,9 @@ def run_services(
         variables |= {"INGEST_URL": ingest.address(settings), "INGEST_KEYS": str(ingest.key_folder(settings))}
     with _foreground(services, services.needs, console, stop) as foreground:
         try:
+            if env_file is not None:
+                # Who waits for it must not go on with the ports of an earlier run.
+                env_file.unlink(missing_ok=True)
             foreground.start(*services.children())
             foreground.start_late()
             foreground.start()

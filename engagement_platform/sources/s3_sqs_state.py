@@ -130,10 +130,10 @@ class S3SqsState:
         named = [(m, self._identity(file), file) for m in messages for file in m.files]
         with writing(self._engine, _lock(stream)) as connection:
             identities = {identity for _message, identity, _file in named}
-            known: dict[str, Mapping[str, Any]] = {}
+            known: dict[str, dict[str, Any]] = {}
             for chunk in _chunks(sorted(identities)):
                 query = select(FILE).where(FILE.c.stream == stream, FILE.c.identity.in_(chunk))
-                known.update((row["identity"], row) for row in connection.execute(query).mappings())
+                known |= {str(row["identity"]): dict(row) for row in connection.execute(query).mappings()}
             number = connection.execute(select(func.max(FILE.c.number)).where(FILE.c.stream == stream)).scalar() or 0
             rows: dict[str, dict[str, Any]] = {}
             for message, identity, file in named:
@@ -372,11 +372,12 @@ def _is_written_over(before: Mapping[str, Any], file: S3File) -> bool:
     waits = before.get("batch") is None and before["version_id"] is None and before["etag"] is not None
     if not waits or file.etag == before["etag"]:
         return False
-    if before["sequencer"] and file.sequencer:
+    former, later = str(before["sequencer"] or ""), file.sequencer or ""
+    if former and later:
         # As S3 says that they are compared: the shorter one with zeros behind it. Announcements come in any order.
-        length = max(len(before["sequencer"]), len(file.sequencer))
-        return before["sequencer"].ljust(length, "0") < file.sequencer.ljust(length, "0")
-    return (before["event_time"] or "") <= (file.event_time or "")
+        length = max(len(former), len(later))
+        return former.ljust(length, "0") < later.ljust(length, "0")
+    return str(before["event_time"] or "") <= (file.event_time or "")
 
 
 def _unplanned(stream: str, sent_until_ms: int | None) -> ColumnElement[bool]:

@@ -203,6 +203,7 @@ def test_filters_leave_out_what_nobody_asked_for_and_still_go_on(lake: PlainLake
     (batch,) = list(gone)
     assert told(batch) == {"DELETE": {"e1": (None, "p1")}}
     assert batch.inserts.column_names == ["organization_id", "engagement_id", "person_id"]
+    assert "engagement_date" not in batch.table().column_names, "a null of it would stand for a day in other changes"
     assert lake.changes("few", columns=["version"]).resnapshot().table().num_columns == 3
 
 

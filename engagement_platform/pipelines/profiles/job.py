@@ -166,26 +166,32 @@ def by_policies(decoded: DataFrame, entity: Entity, landed: list[DataFrame], *, 
     """Decoded records, with the reasons for which the entity's policies refuse changes after all.
 
     landed: as of `landed_ids`. seen_before: the records may have landed, so an INSERT of a known id is taken for the
-    one that has (DUPLICATE). An UPDATE of an id that the same batch inserts, before or after it, is not refused.
+    one that has (DUPLICATE). An UPDATE of an id that the same batch inserts, before or after it, is not refused, unless
+    that INSERT is.
     Cost: one scan of the keys of base and changeset, joined with the broadcast ids of the batch.
     """
     accepted, key = decoded.where("reason_code IS NULL"), entity.key
     ids = F.broadcast(accepted.select(key))
-    inserted = accepted.where("op = 'INSERT'").select(key, F.lit(True).alias("is_made"), F.lit(False).alias("is_known"))
-    known = (there.join(ids, key, "left_semi").withColumn("is_known", F.lit(True)) for there in landed)
-    found = reduce(lambda ids, more: ids.unionByName(more), known, inserted).groupBy(key)
-    state = found.agg(F.bool_or("is_made").alias("is_made"), F.bool_or("is_known").alias("is_known"))
+    flags = {name: F.lit(False) for name in ("is_made", "is_known", "is_inserted")}
+    inserted = accepted.where("op = 'INSERT'").select(key).withColumns(flags | {"is_inserted": F.lit(True)})
+    there = (
+        of.join(ids, key, "left_semi").withColumns({"is_known": F.lit(True), "is_inserted": F.lit(False)})
+        for of in landed
+    )
+    found = reduce(lambda ids, more: ids.unionByName(more), there, inserted).groupBy(key)
+    state = found.agg(*(F.bool_or(name).alias(name) for name in flags))
 
     def holds(column: str) -> Column:
         return F.coalesce(F.col(column), F.lit(False))
 
-    reason = F.col("reason_code")
+    reason, is_made = F.col("reason_code"), holds("is_made") | holds("is_inserted")
     if entity.inserts_are_new:
+        is_made = holds("is_made") | (holds("is_inserted") & ~holds("is_known"))
         not_new = F.lit(DUPLICATE if seen_before else "insert_not_new")
         reason = F.coalesce(reason, F.when((F.col("op") == "INSERT") & holds("is_known"), not_new))
     if entity.unknown_update == "quarantine":
         unknown = F.lit("unknown_profile")
-        reason = F.coalesce(reason, F.when((F.col("op") == "UPDATE") & ~holds("is_made"), unknown))
+        reason = F.coalesce(reason, F.when((F.col("op") == "UPDATE") & ~is_made, unknown))
     sentence = F.coalesce("reason", *(F.when(reason == code, text) for code, text in REASONS.items()))
     joined = decoded.join(F.broadcast(state), key, "left")
     return joined.withColumns({"reason": sentence, "reason_code": reason}).select(*decoded.columns)

@@ -120,13 +120,16 @@ def test_a_promise_covers_batches_from_its_first_on(tmp_path: Path) -> None:
 def test_an_update_of_an_id_of_which_only_a_delete_came_is_refused_where_unknown_ones_are(
     make_world: MakeWorld,
 ) -> None:
-    """It would make a row that is no INSERT. One of an id that was inserted before is not refused."""
+    """It would make a row that is no INSERT. One of an id that was inserted before is not refused; of one whose INSERT
+    is refused beside it, it is."""
     world = make_world(entity=REFUSING)
-    world.send([Said("a", 1, "DELETE"), Said("b", 1, "INSERT", {"name": "Bo"}), Said("b", 2, "DELETE")])
+    deleted = [Said("a", 1, "DELETE"), Said("c", 1, "DELETE"), Said("b", 1, "INSERT", {"name": "Bo"})]
+    world.send([*deleted, Said("b", 2, "DELETE")])
     world.ingest()
     world.send([Said("a", 2, "UPDATE", {"name": "Ann"}), Said("b", 3, "UPDATE", {"name": "Bob"})])
+    world.send([Said("c", 2, "INSERT", {"name": "Cy"}), Said("c", 3, "UPDATE", {"name": "Cyd"})])
     world.ingest()
-    assert reasons(world) == [("unknown_profile", 3)]
+    assert sorted(reasons(world)) == [("insert_not_new", 6), ("unknown_profile", 4), ("unknown_profile", 7)]
     found = view(world.lake, REFUSING)
     assert found.strategy == "left_join_union_inserts"
     assert [(row[0], row[2]) for row in world.seen(found.rows)] == [("b", "Bob")]
