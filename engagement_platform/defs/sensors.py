@@ -9,7 +9,7 @@ for ever, even when its run failed.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -23,7 +23,6 @@ from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.pool_yield import BACKLOG, GOING
 from engagement_platform.defs.specs import ingestion_days
 from engagement_platform.engine.drain import LONGEST_PAUSE_S, pause_after
-from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import Settings
@@ -203,12 +202,9 @@ def unfinished_sensor(name: str, job: str, stored: str, description: str) -> dg.
         last = waiting(settings).checkpoint(stored)
         if last is None or last.state is JobState.SUCCEEDED:
             return dg.SkipReason("Nothing is unfinished.")
-        try:
-            with waiting(settings).stores.leases.acquire(f"job/{stored}", purpose="sensor", wait=timedelta(0)):
-                pass
-        except LeaseUnavailable as busy:
+        if holder := waiting(settings).stores.leases.holder(f"job/{stored}"):
             # Such as the command that began it: a run would only wait for it, and fail.
-            return dg.SkipReason(f"It is under way: {busy.holder}.")
+            return dg.SkipReason(f"It is under way: {holder}.")
         reason = why_not(1, recent_runs(context.instance, job), time.time())
         return dg.SkipReason(reason) if reason else dg.RunRequest()
 

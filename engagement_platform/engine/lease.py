@@ -271,6 +271,12 @@ class LeaseStore:
             if ticket is not None:
                 self._leave(name, ticket)
 
+    def holder(self, name: str) -> Holder | None:
+        """Who holds a lease and is alive, as far as the stores can tell; changes nothing."""
+        with reading(self.engine) as connection:
+            row = connection.execute(select(LEASE).where(LEASE.c.name == name)).one_or_none()
+            return None if row is None or self._is_free(row, self.now(connection)) else _holder(row)
+
     def holders(self) -> list[Holder]:
         """Every lease that is held, by name; a holder that died and has not been replaced yet is among them."""
         with reading(self.engine) as connection:

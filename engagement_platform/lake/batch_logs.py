@@ -34,10 +34,13 @@ class LakeLogs(TableLogs):
         self.root = root
         self._ids: dict[str, str | None] = {}
 
+    def _tables(self) -> list[str]:
+        return log.tables_anywhere(self.root, hidden=False)
+
     def held(self, job: str | None = None) -> Sequence[Held]:
         """Transactions of a job, or of all, that tables hold, by table. Called when a run begins: see `ids`."""
         self._ids = {}
-        names = log.tables_anywhere(self.root)
+        names = self._tables()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             each = list(pool.map(lambda name: held_transactions(f"{self.root}/{name}"), names))
         return [
@@ -55,12 +58,12 @@ class LakeLogs(TableLogs):
 
     def notes(self) -> Iterator[Note]:
         """The notes of all commits that are still in the logs. Cost: an entry of a log for each commit."""
-        for name in log.tables_anywhere(self.root):
+        for name in self._tables():
             yield from _notes(self.root, name)
 
     def last_sequence(self) -> int:
         """The greatest sequence that a commit carries: in each table the newest that carries one."""
-        newest = (next(_notes(self.root, name), None) for name in log.tables_anywhere(self.root))
+        newest = (next(_notes(self.root, name), None) for name in self._tables())
         return max((note.manifest.sequence for note in newest if note is not None), default=0)
 
     def ids(self, tables: Iterable[str]) -> Mapping[str, str]:

@@ -318,8 +318,11 @@ def tables(root: str) -> list[str]:
     )
 
 
-def tables_anywhere(root: str) -> list[str]:
-    """Names of all tables below a root, also where none belongs; sorted. The folders of a table are not walked into."""
+def tables_anywhere(root: str, *, hidden: bool = True) -> list[str]:
+    """Names of all tables below a root, also where none belongs; sorted. The folders of a table are not walked into.
+
+    hidden: also below groups such as `_checkpoints`, which may have thousands of folders.
+    """
     filesystem, path = opened(root)
 
     def below(name: str) -> Iterator[str]:
@@ -335,7 +338,8 @@ def tables_anywhere(root: str) -> list[str]:
                 f"{name}/{one}" for one in folders if "_delta_log" in _folders(filesystem, f"{path}/{name}/{one}")
             )
 
-    return sorted(name for group in _folders(filesystem, path) for name in below(group))
+    groups = [group for group in _folders(filesystem, path) if hidden or group[0] not in "._"]
+    return sorted(name for group in groups for name in below(group))
 
 
 def _folders(filesystem: pafs.FileSystem, path: str) -> list[str]:
