@@ -5,6 +5,7 @@ Values and pure functions. Keeping and sending them is `alerts`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -63,6 +64,18 @@ class Message:
     text: str
 
 
+_DOT = re.compile(r"\.(?=[^\W\d_])")
+
+
+def without_links(name: str) -> str:
+    """A name as receivers of messages make no link of it.
+
+    >>> without_links("live-ops/www.evil.example/figures")
+    'live-ops/www[.]evil[.]example/figures'
+    """
+    return _DOT.sub("[.]", name)
+
+
 def message_about(alert: Alert, state: State, times: int, until: datetime | None = None, recovery: str = "") -> Message:
     """The message about one alert. times: how often it was seen; until, recovery: when it was over, and its words."""
     begins = {
@@ -75,9 +88,9 @@ def message_about(alert: Alert, state: State, times: int, until: datetime | None
         when += f", until {_moment(until)}"
     elif times > 1:
         when += f", seen {times} times"
-    labels = ", ".join(f"{name}: {value}" for name, value in sorted(alert.labels.items()))
+    labels = without_links(", ".join(f"{name}: {value}" for name, value in sorted(alert.labels.items())))
     body = recovery if state is State.RECOVERED else alert.body
-    lines = [body, f"{when}.", f"{alert.source}: {alert.key}", labels]
+    lines = [body, f"{when}.", f"{alert.source}: {without_links(alert.key)}", labels]
     return Message(state, alert.severity, f"{begins} {alert.title}", "\n".join(line for line in lines if line))
 
 

@@ -44,8 +44,10 @@ class RunsSeen:
     ids: Mapping[str, datetime] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, written: Mapping[str, Any]) -> RunsSeen:
-        """From a cursor."""
+    def read(cls, written: Mapping[str, Any] | str) -> RunsSeen:
+        """From a cursor; that of an earlier version is the moment only."""
+        if isinstance(written, str):
+            return cls(datetime.fromisoformat(written).replace(tzinfo=UTC))
         ids = {run: datetime.fromisoformat(at) for run, at in written["ids"].items()}
         return cls(datetime.fromisoformat(written["until"]), ids)
 
@@ -85,12 +87,15 @@ def news_of_runs(instance: dg.DagsterInstance, seen: RunsSeen) -> tuple[dict[str
     statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
     ended = dg.RunsFilter(statuses=statuses, updated_after=(since - LATE).replace(tzinfo=None))
     news: dict[str, News] = {}
-    for record in instance.get_run_records(ended, RUNS_AT_ONCE, order_by="update_timestamp", ascending=True):
+    most = RUNS_AT_ONCE + len(known)
+    for record in instance.get_run_records(ended, most, order_by="update_timestamp", ascending=True):
         run, at = record.dagster_run, record.update_timestamp.replace(tzinfo=UTC)
+        key = _run_key(run)
         if run.run_id in known:
+            # It came after those that were written late, and has been told.
+            news.pop(key, None)
             continue
         since, lately[run.run_id] = max(since, at), at
-        key = _run_key(run)
         name = key.partition("/")[2]
         if run.status is dg.DagsterRunStatus.SUCCESS:
             news[key] = f"A later run of {name} succeeded."

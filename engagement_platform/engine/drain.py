@@ -124,7 +124,7 @@ class _Turns:
 
     def take(self) -> BatchReport | None:
         """One batch, if there is one, and when the next is due. Raises nothing: a failure is `error`."""
-        began, self.error = time.monotonic(), None
+        began = time.monotonic()
         try:
             if self._lease is None:
                 self._lease = self._held.enter_context(self.job.exclusive())
@@ -141,7 +141,7 @@ class _Turns:
         except Exception as error:
             self._fail(error)
             return None
-        self._blocked_since, self._failures = None, 0
+        self._blocked_since, self._failures, self.error = None, 0, None
         if report is None:
             self._idle_since = self._idle_since or began
             self._after(self._policy.poll.total_seconds())
@@ -198,10 +198,10 @@ def drain_in_turns(
                 left = policy.poll.total_seconds() if turn is None else turn.due - time.monotonic()
                 time.sleep(max(0.0, min(left, policy.poll.total_seconds())))
                 continue
-            report = turn.take()
-            if turn.error is not None:
+            before, report = turn.error, turn.take()
+            if turn.error is not None and turn.error is not before:
                 on_failure(turn.name, turn.error)
-            elif report is not None:
+            if report is not None:
                 yield turn.name, report
     if failed := [(one.name, one.error) for one in turns if one.error is not None]:
         raise DrainFailed(failed) from failed[0][1]

@@ -209,7 +209,7 @@ class Eraser:
                         tombstones.put_up(kind, keys)
                     return {}
         last = self.stores.checkpoints.latest(ERASE_SUBJECTS)
-        after = 0 if last is None or last.state is not JobState.SUCCEEDED else last.manifest.end["erasure"]
+        after = 0 if last is None else last.manifest.end["erasure"]
         number = tombstones.ask(subject_ref, asdict(subject_ids), after)
         for _ in self.finish():
             pass

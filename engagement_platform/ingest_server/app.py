@@ -237,7 +237,7 @@ def _reader(request: Request) -> Callable[[bytes], list[Sent]]:
     given = (parameter.partition("=") for parameter in parameters.lower().split(";"))
     charsets = {value.strip().strip('"') for name, _, value in given if name.strip() == "charset"}
     read = _READERS.get(kind.strip().lower())
-    if read is None or charsets - {"utf-8", "utf8"}:
+    if read is None or charsets - {"", "utf-8", "utf8"}:
         raise Turned(415, "unknown_content", f"Content-Type is {JSON} or {LINES}, in UTF-8.")
     return read
 

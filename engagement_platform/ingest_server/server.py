@@ -133,15 +133,15 @@ def _look_after(parts: Parts, vault: Vault, stopping: Event) -> None:
     """Read the keys anew every `key_refresh`, at least every hour, and remove old refused events every hour."""
     server, expire_at = parts.settings.ingest_server, 0.0
     while not stopping.wait(min(max(server.key_refresh.total_seconds(), 0.05), _HOUR_S)):
-        parts.keys.refresh()
-        if time.monotonic() >= expire_at:
-            expire_at = time.monotonic() + _HOUR_S
-            try:
+        try:
+            parts.keys.refresh()
+            if time.monotonic() >= expire_at:
+                expire_at = time.monotonic() + _HOUR_S
                 expire_refused(vault, server.refused_for)
-            except Exception as error:
-                # The next hour tries again. Of errors that are not ours the text may quote what was refused.
-                what = error if isinstance(error, PlatformError) else type(error).__name__
-                _LOG.warning("refused events that are old stay for another hour: %s", what)
+        except Exception as error:
+            # The next round tries again: revoked keys must not count because something else is broken. Of errors that
+            # are not ours the text may quote what was refused.
+            _LOG.warning("upkeep failed: %s", error if isinstance(error, PlatformError) else type(error).__name__)
 
 
 def _raise_descriptors() -> None:

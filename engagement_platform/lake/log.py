@@ -318,17 +318,21 @@ def tables(root: str) -> list[str]:
     )
 
 
+_DEEPEST = 4
+"""Parts of the name of a table that is declared, such as `shop/eu/order`; nobody has more."""
+
+
 def tables_anywhere(root: str, *, hidden: bool = True) -> list[str]:
     """Names of all tables below a root, also where none belongs; sorted. The folders of a table are not walked into.
 
-    hidden: also below groups such as `_checkpoints`, which may have thousands of folders.
+    hidden: also below groups such as `_checkpoints`, which may have thousands of folders, and however deep.
     """
     filesystem, path = opened(root)
 
     def below(name: str) -> Iterator[str]:
         folders = _folders(filesystem, f"{path}/{name}")
         if "_delta_log" not in folders:
-            for folder in folders:
+            for folder in folders if hidden or name.count("/") < _DEEPEST else ():
                 yield from below(f"{name}/{folder}")
             return
         yield name

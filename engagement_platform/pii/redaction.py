@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
 from engagement_platform.pii.detection import (
@@ -96,21 +96,23 @@ class _Walk:
     digest: Callable[[str], str]
     findings: list[Finding] = field(default_factory=list)
     values: list[PiiValue] = field(default_factory=list)
-    takes: ClassVar[bool] = True
-    """Whether declared values are taken out."""
 
     def through(self, value: object, nodes: _Nodes, path: _Path, *, safe: bool = False) -> object:
         for node in nodes:
-            if node.declared is not None and self.takes:
+            if node.declared is not None:
                 self.values.append(PiiValue(node.declared, pointer_to(path), value))
                 return _GONE
             safe = safe or node.safe
         if isinstance(value, Mapping):
             return self.through_object(value, nodes, path, safe=safe)
         if isinstance(value, list):
-            places = enumerate(value)
-            made = (self.through(one, _below(nodes, str(at)), (*path, str(at)), safe=safe) for at, one in places)
-            return [each for each in made if each is not _GONE]
+            made = []
+            for at, one in enumerate(value):
+                clean = self.through(one, _below(nodes, str(at)), (*path, str(at)), safe=safe)
+                # Null in place of one that was named by its place, or the next would stand there.
+                if clean is not _GONE or any(str(at) in node.children for node in nodes):
+                    made.append(None if clean is _GONE else clean)
+            return made
         if safe:
             return value
         kept = any(node.kept for node in nodes)
@@ -171,8 +173,6 @@ class _Copies(_Walk):
     """A second pass, for events in which a declared value stands somewhere else once more."""
 
     needles: frozenset[str] = frozenset()
-    # They are, and in their places in lists others stand.
-    takes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._within = _Automaton(self.needles).within if len(self.needles) > FEW else self._one_by_one

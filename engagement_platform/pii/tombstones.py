@@ -102,7 +102,7 @@ class StoredTombstones:
     def ask(self, subject_ref: str, what: Mapping[str, Any], after: int = 0) -> int:
         """Write down, encrypted, what is to be erased; its number. The same of the same subject once only.
 
-        after: the last number that is finished, also where these stores are from a backup and have not given it yet.
+        after: the last number that a batch has, also where these stores are from a backup and have not given it yet.
         """
         table, plain, sealer = PII_ERASURE, json.dumps(what, sort_keys=True).encode(), self._sealer
         with writing(self.keyring.engine, LOCK) as connection:
@@ -113,12 +113,11 @@ class StoredTombstones:
             made = connection.execute(table.insert().values(subject_ref=subject_ref, sealed=sealed))
             key = made.inserted_primary_key
             assert key is not None
-            number = int(key[0])
-            if number > after:
-                return number
-            connection.execute(table.delete().where(table.c.number == number))
-            number = max(after, connection.execute(select(func.max(table.c.number))).scalar() or 0) + 1
-            connection.execute(table.insert().values(number=number, subject_ref=subject_ref, sealed=sealed))
+            drawn = table.c.number == int(key[0])
+            others = connection.execute(select(func.max(table.c.number)).where(~drawn)).scalar() or 0
+            # What was numbered by hand has not moved PostgreSQL's own count.
+            number = max(int(key[0]), after + 1, int(others) + 1)
+            connection.execute(table.update().where(drawn).values(number=number))
             return number
 
     def next_asked(self, after: int) -> int | None:

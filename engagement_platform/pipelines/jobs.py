@@ -357,9 +357,11 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
         last = stores.checkpoints.latest(name)
         if last is not None and last.state is not JobState.SUCCEEDED:
             if not abandon:
+                finish = how_to_finish(name)
+                finish += "" if "--abandon" in finish else f", or `engagement-platform reset {name} --abandon`"
                 raise JobRefused(
                     f"{last.manifest} is unfinished, and after a reset rows that have landed may never be announced. "
-                    f"Nothing was changed. First finish it: {how_to_finish(name)}."
+                    f"Nothing was changed. First finish it: {finish}."
                 )
             closed = targets_of(last.manifest.source)
             if left_open := declared_transactions(last.manifest, closed, abandoned=True):

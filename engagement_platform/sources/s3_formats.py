@@ -1,18 +1,15 @@
 """Bytes of one object to Arrow batches of the schema that was asked for, a piece at a time.
 
-Decompression, lines, formats, and what counts as a bad record. Where bytes come from is `s3_objects`.
+Lines, formats, and what counts as a bad record. Where bytes come from is `s3_objects`.
 """
 
 from __future__ import annotations
 
-import bz2
 import csv
-import gzip
 import io
-import lzma
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
@@ -22,6 +19,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from engagement_platform.sources.messages import Reason
+from engagement_platform.sources.s3_compression import BROKEN, decompressed
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_json import NotInJson, record_reader
 from engagement_platform.sources.s3_sqs_errors import ObjectNotReadable, S3SqsSchemaRefused
@@ -30,7 +28,7 @@ from engagement_platform.sources.strict_json import JsonObject, Refused
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from engagement_platform.sources.s3_sqs_options import Compression, S3SqsOptions
+    from engagement_platform.sources.s3_sqs_options import S3SqsOptions
 
 # A batch is what a task holds at a time: large enough that Arrow pays, far below what a worker may use.
 _ROWS = 4096
@@ -38,8 +36,6 @@ _BYTES = 4 * 1024 * 1024
 
 CORRUPT = "_corrupt_record"
 _MADE = {"_file": pa.string(), "_line": pa.int64(), "_event_ts": pa.timestamp("us", "UTC"), CORRUPT: pa.string()}
-_SUFFIXES = {".gz": "gzip", ".gzip": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".zstd": "zstd"}
-BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError, pa.ArrowException)
 
 
 class BadRecord(Exception):
@@ -235,7 +231,7 @@ def _csv(shape: Shape, numbered: Iterator[Line]) -> Read:
 
 def _parquet(stream: BinaryIO, file: S3File, shape: Shape) -> Iterator[pa.RecordBatch]:
     # Its directory is at its end, so it has to be whole somewhere; on disk, because it may be larger than memory.
-    with tempfile.TemporaryFile() as spool:
+    with _scratch() as spool:
         _copy(stream, spool, file, shape.options.max_object_bytes)
         parquet = pq.ParquetFile(spool)
         groups = (parquet.metadata.row_group(number) for number in range(parquet.num_row_groups))
@@ -252,12 +248,23 @@ def _parquet(stream: BinaryIO, file: S3File, shape: Shape) -> Iterator[pa.Record
                 yield shape.batch(columns, lines, file)
 
 
+@contextmanager
+def _scratch() -> Iterator[BinaryIO]:
+    """A file of this machine's that is gone afterwards; what a full disk keeps from being written is no error then."""
+    spool = tempfile.TemporaryFile()  # noqa: SIM115
+    try:
+        yield spool
+    finally:
+        with suppress(OSError):
+            spool.close()
+
+
 def _copy(stream: BinaryIO, spool: BinaryIO, file: S3File, most: int) -> None:
     """Raises Unreadable for what is longer than it may be unpacked, ObjectNotReadable where the disk is full."""
     left = most
     while content := stream.read(1024 * 1024):
         if (left := left - len(content)) < 0:
-            raise Unreadable(f"more than maxObjectBytes ({most})")
+            raise Unreadable(f"more than maxObjectBytes ({most}), unpacked")
         try:
             spool.write(content)
         except OSError as failed:
@@ -278,55 +285,6 @@ def _cast(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
         return values.cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise Unreadable(f"{column.name} is {values.type} in the object, and {column.type} was asked for") from None
-
-
-def decompressed(stream: BinaryIO, key: str, compression: Compression = "auto") -> BinaryIO:
-    """What is in a stream of bytes; auto: compressed as the suffix of the key says. Reading raises one of BROKEN."""
-    match _by_suffix(key) if compression == "auto" else compression:
-        case "gzip":
-            # Several members in one object are one stream: Firehose and `cat` make such.
-            return cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="rb"))
-        case "bz2":
-            return cast(BinaryIO, bz2.BZ2File(stream))
-        case "xz":
-            return cast(BinaryIO, lzma.LZMAFile(stream))
-        case "zstd":
-            return cast(BinaryIO, io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")))
-        case _:
-            return stream
-
-
-def compressing(stream: BinaryIO, key: str) -> BinaryIO:
-    """Where to write so that `decompressed` reads it; closing it leaves the stream open."""
-    match _by_suffix(key):
-        case "gzip":
-            return cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="wb", filename="", mtime=0))
-        case "bz2":
-            return cast(BinaryIO, bz2.BZ2File(stream, "wb"))
-        case "xz":
-            return cast(BinaryIO, lzma.LZMAFile(stream, "wb"))
-        case "zstd":
-            return cast(BinaryIO, pa.CompressedOutputStream(pa.PythonFile(_Kept(stream), mode="w"), "zstd"))
-        case _:
-            return cast(BinaryIO, _Kept(stream))
-
-
-class _Kept(io.RawIOBase):
-    """A stream that outlives who writes to it."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, content: Any) -> int:
-        return self._stream.write(content)
-
-
-def _by_suffix(key: str) -> Compression:
-    suffix = key[key.rfind(".") :].lower() if "." in key else ""
-    return cast("Compression", _SUFFIXES.get(suffix, "none"))
 
 
 def _lines(stream: BinaryIO, options: S3SqsOptions) -> Iterator[Line]:

@@ -81,7 +81,7 @@ class Objects:
 
         Opening raises Gone, Unreadable or ObjectNotReadable.
         """
-        ahead: deque[Future[BinaryIO]] = deque()
+        ahead: deque[Future[BinaryIO | None]] = deque()
         small = [file for file in files if file.size is not None and file.size <= _SMALL_BYTES]
         remaining = iter(small)
         with ThreadPoolExecutor(_AHEAD, "s3-sqs-fetch") as fetchers:
@@ -92,15 +92,18 @@ class Objects:
                         continue
                     while len(ahead) < _AHEAD and (following := next(remaining, None)) is not None:
                         ahead.append(fetchers.submit(self._fetch, following))
-                    yield file, ahead.popleft().result
+                    yield file, partial(self._fetched, ahead.popleft(), file)
             finally:
                 fetchers.shutdown(wait=False, cancel_futures=True)
 
-    def _fetch(self, file: S3File) -> BinaryIO:
+    def _fetched(self, ahead: Future[BinaryIO | None], file: S3File) -> BinaryIO:
+        return ahead.result() or self._open(file)
+
+    def _fetch(self, file: S3File) -> BinaryIO | None:
+        """A small object whole; None where there is more of it than its announcement said."""
         with io.BufferedReader(cast(Any, self._open(file))) as opened:
             content = opened.read(_SMALL_BYTES + 1)
-        # An announcement may say less than there is.
-        return io.BytesIO(content) if len(content) <= _SMALL_BYTES else self._open(file)
+        return io.BytesIO(content) if len(content) <= _SMALL_BYTES else None
 
     def _open(self, file: S3File) -> BinaryIO:
         content: dict[str, str] = {}

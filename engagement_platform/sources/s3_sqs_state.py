@@ -370,14 +370,14 @@ def _is_written_over(before: Mapping[str, Any], file: S3File) -> bool:
     A version stays readable, and so does what is being written anew, which has no ETag meanwhile.
     """
     waits = before.get("batch") is None and before["version_id"] is None and before["etag"] is not None
-    if not waits or file.etag == before["etag"]:
+    if not waits or file.etag in (None, before["etag"]):
         return False
     former, later = str(before["sequencer"] or ""), file.sequencer or ""
     if former and later:
         # As S3 says that they are compared: the shorter one with zeros behind it. Announcements come in any order.
         length = max(len(former), len(later))
         return former.ljust(length, "0") < later.ljust(length, "0")
-    return str(before["event_time"] or "") <= (file.event_time or "")
+    return bool(before["event_time"] and file.event_time) and str(before["event_time"]) <= str(file.event_time)
 
 
 def _unplanned(stream: str, sent_until_ms: int | None) -> ColumnElement[bool]:

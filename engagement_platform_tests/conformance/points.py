@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 IN_THE_MATRIX: Mapping[str, str] = {
-    "cli.erase.erase": "erase",
+    "cli.erase._hand_out": "erase",
     "engine.cursors.CursorStore.move": "consumer",
     "engine.stores.BatchMetadataStore.record": "ingest",
     "engine.stores.CheckpointStore.app_id": "restore",
@@ -377,7 +377,6 @@ NO_COMMIT: Mapping[str, str] = {
     "local.process.Supervisor._make_room": _A_LOG,
     "local.services.Services.children": _MADE_ANEW,
     "pipelines.games.raw_objects.RawObjects._content": _A_SPOOL,
-    "sources.s3_formats._parquet": _A_SPOOL,
     "sources.s3_sqs_queue.Queue._keep": "messages stay invisible for longer; at worst they come again and are known",
 }
 """Function that the finder takes for one that commits -> why it is none."""

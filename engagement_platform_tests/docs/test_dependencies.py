@@ -51,6 +51,7 @@ COMES_WITH = {
     "py4j": "pyspark",
     "requests": "schemathesis",
     "starlette": "dagster-webserver",
+    "urllib3": "boto3",
 }
 """What is imported -> the package that needs it and chooses its version; listed as well it could be another one."""
 

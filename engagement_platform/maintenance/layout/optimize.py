@@ -36,13 +36,6 @@ from engagement_platform.settings import Settings
 ORGANIZATION = "organization_id"
 
 _ENGINES = ("pyspark", "py4j", "grpc", "deltalake", "_internal")
-
-
-def is_about_a_table(error: Exception) -> bool:
-    """Whether an error is one of the platform's own, of Spark's or of delta-rs', and no bug."""
-    return isinstance(error, PlatformError) or type(error).__module__.startswith(_ENGINES)
-
-
 """Whose errors are about one table. delta-rs, which reads logs, says of its own that they come from `_internal`."""
 _OWN_FILES = 10
 
@@ -57,6 +50,11 @@ class NotByOrganization(PlatformError):
             f"{table} is not partitioned by {ORGANIZATION}, so no part of it belongs to one organization. Nothing was "
             "changed. Optimize it as a whole, without naming an organization."
         )
+
+
+def is_about_a_table(error: Exception) -> bool:
+    """Whether an error is one of the platform's own, of Spark's or of delta-rs', and no bug."""
+    return isinstance(error, PlatformError) or type(error).__module__.startswith(_ENGINES)
 
 
 @dataclass(frozen=True)

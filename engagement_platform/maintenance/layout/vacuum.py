@@ -28,6 +28,7 @@ from engagement_platform.engine.unfinished_batches import how_to_finish, version
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 from engagement_platform.lake import optimize as lake_optimize
+from engagement_platform.lake.driver_lease import LakeHeld
 from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, data_table
 from engagement_platform.lake.optimize import SparkGetter
 from engagement_platform.maintenance.layout import files
@@ -308,7 +309,7 @@ def vacuum_tables(
                 if asked is not None:
                     raise
                 yield error
-            except (RetentionTooShort, StoresUnavailable):
+            except (RetentionTooShort, StoresUnavailable, LakeHeld):
                 raise
             except Exception as error:
                 if asked is not None or not is_about_a_table(error):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -20,7 +20,7 @@ from engagement_platform.pipelines.games.registry import Registry
 from engagement_platform.settings import Settings
 from engagement_platform.settings.section import MIB
 from engagement_platform.sources.messages import DecodingLimits, Reason
-from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
+from engagement_platform.sources.strict_json import MAX_DIGITS, JsonObject, Refused, object_parser
 from engagement_platform.sources.values import Reader, read_id, time_reader, value_reader, wrong_or_missing
 
 Decoder = Callable[[bytes | None, datetime], "Event | Refusal"]
@@ -135,8 +135,7 @@ def event_decoder(types: Registry, limits: EventLimits) -> Decoder:
             return event
         # Also of a line that was refused before anybody looked for it.
         personal = readers[event_type].personal if event_type in readers else of_any
-        said = loosely_read(line)
-        return Refusal(code, sentence, event_type, not any(_has(said, steps) for steps in personal))
+        return Refusal(code, sentence, event_type, _may_stand(line, code, personal))
 
     return decode
 
@@ -244,13 +243,34 @@ def player_of(value: object) -> object:
     return str(value) if type(value) is int else value
 
 
+def _may_stand(line: bytes | None, code: str, personal: Collection[tuple[str, ...]]) -> bool:
+    """Whether a refused line may stand in quarantine. personal: where personal data of its type would be.
+
+    Not one that is too long to be read, nor one that may be of several players: erasures find lines by their player.
+    """
+    if code == GameReason.PERSONAL_DATA or (line is not None and len(line) > _MOST_BYTES):
+        return False
+    said = loosely_read(line)
+    each = said if type(said) is list else [said]
+    if any(
+        isinstance(one.get(name), _Either) for one in each if isinstance(one, dict) for name in ("player_id", "game_id")
+    ):
+        return False
+    return not any(_has(one, steps) for one in each for steps in personal)
+
+
+def _number(digits: str) -> int | str:
+    """An integer; one that is too long to be read, which refuses its line, as its digits."""
+    return int(digits) if len(digits) <= MAX_DIGITS else digits
+
+
 def loosely_read(line: bytes | None) -> object:
     """The JSON of a line that is refused, for what is personal in it; None where it is none, or too long to be read:
     as objects it takes many times its bytes."""
     if line is None or len(line) > _MOST_BYTES:
         return None
     try:
-        found: object = json.loads(line, object_pairs_hook=_with_all)
+        found: object = json.loads(line, object_pairs_hook=_with_all, parse_int=_number)
     except (ValueError, RecursionError):
         return None
     return found

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from threading import Event
 
 from engagement_platform.alerting.alerts import Alerts
-from engagement_platform.alerting.model import Alert, Severity
+from engagement_platform.alerting.model import Alert, Severity, without_links
 from engagement_platform.engine.database import open_engine, utc_now
 from engagement_platform.errors import require
 from engagement_platform.pipelines.games.baseline import Baseline, fit_baseline
@@ -32,8 +32,6 @@ JUDGED = timedelta(days=1)
 _LEAD = (LEVEL_MINUTES + max(WINDOWS) + 1) * MINUTE
 _NAME = re.compile(r"(?!.*\.[^\W\d_])[\w .+-]{1,64}")
 """Names of changes that an alert shows: receivers make links and calls for attention of other texts."""
-
-_DOT = re.compile(r"\.(?=[^\W\d_])")
 
 
 @dataclass(frozen=True)
@@ -136,19 +134,13 @@ def tell(alerts: Alerts, games: Iterable[str], findings: Iterable[Finding]) -> N
 
 
 def _key(game: str, kind: str) -> str:
-    return f"{SOURCE}/{_shown(game)}/{kind}"
-
-
-def _shown(game: str) -> str:
-    """An id of a game in an alert: of what it may consist of, only a dot makes a link, as in www.evil.example."""
-    return _DOT.sub("[.]", game)
+    return f"{SOURCE}/{game}/{kind}"
 
 
 def _alert(key: str, findings: Sequence[Finding]) -> Alert:
     """The alert for what stands about one key; at least one finding."""
     first = min(findings, key=lambda finding: finding.detected_at)
-    game = _shown(first.game)
-    labels = {"game": game}
+    game, labels = without_links(first.game), {"game": first.game}
     if first.what == SILENCE:
         title = f"{game} is silent"
         body = (

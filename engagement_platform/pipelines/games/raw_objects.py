@@ -25,8 +25,8 @@ from engagement_platform.pipelines.games.feed import Feed
 from engagement_platform.pipelines.games.objects import BATCH, options_of, state_of
 from engagement_platform.pipelines.games.replay import objects_below
 from engagement_platform.settings import Settings
+from engagement_platform.sources.s3_compression import BROKEN, compressing, decompressed
 from engagement_platform.sources.s3_events import S3File
-from engagement_platform.sources.s3_formats import BROKEN, compressing, decompressed
 from engagement_platform.sources.s3_sqs_aws import client, reason_of
 from engagement_platform.sources.s3_sqs_state import S3SqsState
 
@@ -222,6 +222,11 @@ def _readable(url: str, stays: list[str]) -> Iterator[None]:
     """
     try:
         yield
+    except LineTooLong:
+        stays.append(
+            f"{url} has a line of more than {_LONGEST_LINE} bytes, which is no event, and nobody looks into it. Delete "
+            "it; then erase again."
+        )
     except BROKEN:
         stays.append(
             f"{url} is damaged, so that it cannot be written anew. Restore it, or delete it; then erase again."

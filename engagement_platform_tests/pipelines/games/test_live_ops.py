@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 from scipy.stats import poisson
 from typer.testing import CliRunner
 
+from engagement_platform.alerting.model import Alert, State, message_about
 from engagement_platform.cli import app
 from engagement_platform.pipelines.games.counting import counted, of_plan
 from engagement_platform.pipelines.games.decoding import EventLimits, event_decoder
-from engagement_platform.pipelines.games.detection import Finding
+from engagement_platform.pipelines.games.detection import SILENCE, Finding
 from engagement_platform.pipelines.games.job import recount
 from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob, _alert, tell
 from engagement_platform.pipelines.games.registry import registry
@@ -201,11 +202,16 @@ def test_a_change_is_named_in_an_alert_only_by_words(change: str) -> None:
 
 
 def test_the_id_of_a_game_is_no_link_in_an_alert() -> None:
-    told = list[object]()
-    kept: Any = SimpleNamespace(raised=told.append, recovered=lambda *ended: told.append(ended))
-    tell(kept, ["www.evil.example"], [Finding("www.evil.example", "events", BEGIN, None, 0.5, None)])
-    assert len(told) == 2
-    assert all("www[.]evil[.]example" in repr(one) and "evil.example" not in repr(one) for one in told)
+    told = list[Alert]()
+    kept: Any = SimpleNamespace(raised=told.append, recovered=lambda *_: None)
+    for what in ("events", SILENCE):
+        tell(kept, [], [Finding("www.evil.example", what, BEGIN, None, 0.5, None)])
+    for alert in told:
+        assert alert.key.startswith("live-ops/www.evil.example/")
+        message = message_about(alert, State.RAISED, 1)
+        for shown in (message.title, message.text):
+            assert "www[.]evil[.]example" in shown
+            assert "evil.example" not in shown
 
 
 def test_who_follows_judges_again_and_again_and_stops(tmp_path: Path) -> None:
