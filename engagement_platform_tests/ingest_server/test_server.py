@@ -312,6 +312,23 @@ def test_while_the_store_is_down_it_is_not_ready_and_takes_events_of_keys_that_i
         wait_until(lambda: "d-1" in ids(stored(tmp_path / "games")), "d-1 was not delivered")
 
 
+def test_a_revoked_key_counts_no_more_also_where_old_refused_events_cannot_be_removed(tmp_path: Path) -> None:
+    keys, first = IngestKeys(Settings(home=tmp_path).store_url), key_for(tmp_path, "puzzle")
+    soon = {"INGEST_SERVER__KEY_REFRESH": "PT0.2S", "INGEST_SERVER__SEGMENT_AGE": "PT0.1S"}
+    with server(tmp_path, **soon) as running:
+        assert running.post(first, [3]).status == 422
+        wait_until(lambda: len(refused(tmp_path)) == 1, "the refused event was not delivered")
+        running.stop()
+    (entry,) = (tmp_path / "lake" / "pii" / "refused" / "_delta_log").glob(f"{0:020}.json")
+    entry.write_text("no entry of a log")
+    with server(tmp_path, **soon) as running:
+        made, text = keys.add("other")
+        wait_until(lambda: running.post(text, []).status == 200, "a new key was not known")
+        keys.revoke(made.key_id)
+        wait_until(lambda: running.post(text, []).status == 403, "a revoked key was taken")
+        assert "upkeep failed" in running.stop()[1]
+
+
 def test_a_server_that_cannot_start_says_why_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ours = {"HOME": str(tmp_path), "INGEST_SERVER__PORT": str(taken.getsockname()[1])}
