@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Literal, NamedTuple, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
@@ -107,11 +108,13 @@ class _Walk:
             return self.through_object(value, nodes, path, safe=safe)
         if isinstance(value, list):
             made = []
-            for at, one in enumerate(value):
-                clean = self.through(one, _below(nodes, str(at)), (*path, str(at)), safe=safe)
+            for place, one in zip(map(str, count()), value, strict=False):
+                clean = self.through(one, _below(nodes, place) if nodes else (), (*path, place), safe=safe)
                 # Null in place of one that was named by its place, or the next would stand there.
-                if clean is not _GONE or any(str(at) in node.children for node in nodes):
-                    made.append(None if clean is _GONE else clean)
+                if clean is not _GONE:
+                    made.append(clean)
+                elif any(place in node.children for node in nodes):
+                    made.append(None)
             return made
         if safe:
             return value
