@@ -92,7 +92,7 @@ def news_of_runs(instance: dg.DagsterInstance, seen: RunsSeen) -> tuple[dict[str
         run, at = record.dagster_run, record.update_timestamp.replace(tzinfo=UTC)
         key = _run_key(run)
         if run.run_id in known:
-            # It came after those that were written late, and has been told.
+            # It came after those that were written late, and has been looked at.
             news.pop(key, None)
             continue
         since, lately[run.run_id] = max(since, at), at

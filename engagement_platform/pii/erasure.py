@@ -35,6 +35,7 @@ from engagement_platform.pii.declared import EVERY_TYPE, parts
 from engagement_platform.pii.keys import EVERY_GAME, Owner
 from engagement_platform.pii.vault import REFUSED, VAULT, Vault
 from engagement_platform.settings import Settings
+from engagement_platform.sources.strict_json import Refused, without_duplicates
 from engagement_platform.sources.values import subject_in
 
 DELIVERY = "pii/delivery"
@@ -245,8 +246,8 @@ def is_event_of(who: Subject, settings: Settings) -> Callable[[bytes], bool]:
         if plain not in line and b"\\" not in line:
             return False
         try:
-            event: object = json.loads(line, object_pairs_hook=_once_each)
-        except (ValueError, RecursionError):
+            event: object = json.loads(line, object_pairs_hook=without_duplicates)
+        except (ValueError, RecursionError, Refused):
             event = None
         if not isinstance(event, dict):
             # Nobody can say of which game it is.
@@ -254,13 +255,6 @@ def is_event_of(who: Subject, settings: Settings) -> Callable[[bytes], bool]:
         return subject_in(event, path) == who.id and who.game in (None, event.get("game_id"))
 
     return is_of
-
-
-def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
-    return found
 
 
 @contextmanager

@@ -262,14 +262,11 @@ def _scratch() -> Iterator[BinaryIO]:
 def _copy(stream: BinaryIO, spool: BinaryIO, file: S3File, most: int) -> None:
     """Raises Unreadable for what is longer than it may be unpacked, ObjectNotReadable where the disk is full."""
     left = most
-    while content := stream.read(1024 * 1024):
-        if (left := left - len(content)) < 0:
-            raise Unreadable(f"more than maxObjectBytes ({most}), unpacked")
-        try:
-            spool.write(content)
-        except OSError as failed:
-            raise ObjectNotReadable(file.shown, f"this machine cannot keep a copy of it: {failed.strerror}") from failed
     try:
+        while content := stream.read(1024 * 1024):
+            if (left := left - len(content)) < 0:
+                raise Unreadable(f"more than maxObjectBytes ({most}), unpacked")
+            spool.write(content)
         spool.flush()
     except OSError as failed:
         raise ObjectNotReadable(file.shown, f"this machine cannot keep a copy of it: {failed.strerror}") from failed

@@ -108,7 +108,8 @@ def _text(value: bytes | None, max_bytes: int, max_depth: int) -> str:
     return text
 
 
-def _without_duplicates(pairs: list[tuple[str, object]]) -> JsonObject:
+def without_duplicates(pairs: list[tuple[str, object]]) -> JsonObject:
+    """An object of these pairs, for a decoder of JSON. Raises Refused where a key stands twice."""
     parsed = dict(pairs)
     if len(parsed) != len(pairs):
         raise Refused(Reason.DUPLICATE_KEY)
@@ -134,7 +135,7 @@ def _no_constant(_name: str) -> object:
 
 # raw_decode: decode() would look for white space with a regular expression, twice per message.
 _scan = json.JSONDecoder(
-    object_pairs_hook=_without_duplicates,
+    object_pairs_hook=without_duplicates,
     parse_int=_bounded_int,
     parse_float=_finite_float,
     parse_constant=_no_constant,

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -37,7 +36,6 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.pii.erasure import Erasable, Subject, erase, expire_refused, subject, unattributed
 from engagement_platform.pii.keys import Owner
 from engagement_platform.pii.receipts import ReceiptRefused, read, receipt, verify
-from engagement_platform.pii.tombstones import StoredTombstones
 from engagement_platform.pii.vault import AUDIT, REFUSED, VAULT, Refusal, Vault
 from engagement_platform.pipelines.page_views.tables import DAILY
 from engagement_platform.settings import Settings
@@ -484,31 +482,6 @@ def test_a_receipt_that_cannot_be_written_is_printed(
     done = CliRunner().invoke(app, ["erase", "--subject", "bob-canary", "--yes", "--out", str(tmp_path)])
     assert isinstance(done.exception, PlatformError)
     assert json.loads(done.stdout)["keys_destroyed"] > 0
-
-
-def test_stores_from_before_the_last_erasures_number_the_next_one_above_them(platform: Settings) -> None:
-    tombstones = StoredTombstones(platform)
-    ref = tombstones.keyring.ref("bob")
-    assert tombstones.ask(ref, {"persons": ["bob"]}, after=7) == 8
-    assert tombstones.ask(ref, {"persons": ["bob"]}, after=7) == 8, "it is the same one"
-    assert tombstones.ask(ref, {"persons": ["rob"]}, after=7) == 9
-    assert tombstones.next_asked(7) == 8
-    assert tombstones.asked(9) == (ref, {"persons": ["rob"]})
-
-
-@pytest.mark.parametrize(
-    ("uri", "asked"),
-    [("/home/lake", [(0, True)]), ("file:///home/lake", [(0, True)]), ("s3://bucket/lake", [(0, False), (24, True)])],
-)
-def test_where_no_lock_keeps_appends_away_files_that_no_log_has_had_stay_for_a_day(
-    uri: str, asked: list[tuple[int, bool]]
-) -> None:
-    called: list[tuple[int, bool]] = []
-    found: Any = SimpleNamespace(
-        table_uri=uri, vacuum=lambda retention_hours, *, full, **_: called.append((retention_hours, full))
-    )
-    store_tables.purge(found)
-    assert called == asked
 
 
 def test_refused_events_go_after_their_time_with_their_keys(vault: Vault) -> None:

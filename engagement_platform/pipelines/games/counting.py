@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.games.event_type import EventType, FieldType
 from engagement_platform.pipelines.games.registry import Registry
-from engagement_platform.pipelines.games.rules import FIELDS
+from engagement_platform.pipelines.games.rules import FIELDS, LONGEST_ID
 
 PURCHASES = frozenset({"purchase"})
 ERRORS = frozenset({"crash", "error"})
@@ -25,8 +25,6 @@ CHANGE = "live_ops_change"
 """A type that declares this field says by it which change of live-ops took effect; `server_status` does."""
 MOST_DOLLARS = 1e6
 """A larger amount counts as none: a type may be declared without a range, and one value must not end the sums."""
-LONGEST_KEY = 256
-"""Characters of a key of the stores; ids are no longer, but sessions and changes are texts as a game sends them."""
 MICROS = 1_000_000
 """Millionths, for whole numbers add up to the same in any order."""
 _ENVELOPE = ("event_type", "event_ts", "game_id", "player_id", "session_id")
@@ -47,10 +45,10 @@ def counted(events: DataFrame) -> pa.Table:
     at, bought = F.unix_micros("event_ts"), F.col("event_type").isin(*PURCHASES)
     paid = F.coalesce("price_usd", F.when(F.col("currency") == CURRENCY, F.col("price")))
     micros = F.when(bought & (F.abs(paid) <= MOST_DOLLARS), F.round(paid * MICROS).cast("long")).otherwise(0)
-    # PostgreSQL has no NUL in a text.
-    session, is_key = F.col("session_id"), F.length("session_id") <= LONGEST_KEY
+    # Sessions and changes are texts as a game sends them; PostgreSQL has no NUL in one.
+    session, is_key = F.col("session_id"), F.length("session_id") <= LONGEST_ID
     key = F.when(is_key & ~F.contains(session, F.lit("\0")), session).otherwise(F.sha2(session, 256))
-    changes = F.substring(F.replace(F.col(CHANGE), F.lit("\0")), 1, LONGEST_KEY)
+    changes = F.substring(F.replace(F.col(CHANGE), F.lit("\0")), 1, LONGEST_ID)
     groups = events.groupBy(
         F.col("game_id").alias("game"),
         F.floor(F.unix_seconds("event_ts") / 60).alias("minute"),

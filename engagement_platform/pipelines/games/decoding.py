@@ -250,8 +250,8 @@ def _may_stand(line: bytes | None, code: str, personal: Collection[tuple[str, ..
     """
     if code == GameReason.PERSONAL_DATA or (line is not None and len(line) > _MOST_BYTES):
         return False
-    said = loosely_read(line)
-    each = said if type(said) is list else [said]
+    found = loosely_read(line)
+    each = found if type(found) is list else [found]
     if any(
         isinstance(one.get(name), _Either) for one in each if isinstance(one, dict) for name in ("player_id", "game_id")
     ):

@@ -19,9 +19,10 @@ from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String,
 from sqlalchemy.dialects import postgresql, sqlite
 
 from engagement_platform.engine.database import ensure_tables, reading, writing
-from engagement_platform.pipelines.games.counting import LONGEST_KEY, MICROS
+from engagement_platform.pipelines.games.counting import MICROS
 from engagement_platform.pipelines.games.detection import Change
 from engagement_platform.pipelines.games.figures import KPI_SCHEMA, minute_number, moment_of
+from engagement_platform.pipelines.games.rules import LONGEST_ID
 from engagement_platform.sources.lateness import from_microseconds, microseconds
 
 METADATA = MetaData()
@@ -31,7 +32,7 @@ _BY = "by"
 
 
 def _key(name: str) -> Column[str]:
-    return Column(name, String(LONGEST_KEY), primary_key=True)
+    return Column(name, String(LONGEST_ID), primary_key=True)
 
 
 def _number(name: str, by: str, *, of: str | None = None) -> Column[int]:

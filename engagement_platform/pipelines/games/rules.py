@@ -29,8 +29,8 @@ PLACE = ("source_object", "source_line")
 PLACE_DDL = "source_object string, source_line long"
 LANDED_DDL = "event_type string, event_id string, event_ts timestamp"
 _BLANKS = b" \t\r\n"
-_LONGEST_ID = 256
-"""No setting allows longer ones."""
+LONGEST_ID = 256
+"""Characters; no setting allows longer ones, and keys of the stores have as many."""
 
 
 def decoded_ddl(types: Registry) -> str:
@@ -125,7 +125,7 @@ def _envelope_of(line: bytes) -> tuple[str | None, ...]:
 def _text(value: object) -> str | None:
     """A text that is Unicode and may be an id; anything else is None."""
     try:
-        return value if isinstance(value, str) and len(value) <= _LONGEST_ID and value.encode() else None
+        return value if isinstance(value, str) and len(value) <= LONGEST_ID and value.encode() else None
     except UnicodeEncodeError:
         return None
 
