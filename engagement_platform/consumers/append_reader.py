@@ -46,6 +46,14 @@ class Appends(CursorReader[Appended]):
         contract = _contract(self.root, self.table)
         self._open(contract, contract.column_names, cursor_root(self.root, self.table))
 
+    def _unread(self) -> tuple[int, str | None] | None:
+        unread = super()._unread()
+        if unread is not None:
+            # A declared table gains columns while its rows are followed.
+            self._table = _contract(self.root, self.table)
+            self._columns = self._table.column_names
+        return unread
+
     def _batch(self, rows: pa.Table, position: Position) -> Appended:
         return Appended(rows, position)
 

@@ -113,7 +113,7 @@ class Changes(CursorReader[Batch]):
                 "Is it the right lake? Its first table is made by `engagement-platform run ingest-engagements "
                 "--until-idle`.",
             )
-        self._position = Position(BEFORE_ALL if newest is None else newest)
+        self._position = Position(BEFORE_ALL if newest is None else newest, table_id=log.table_id(self._uri))
         self._delivered = True
         return Snapshot(self._position, current, self._shown, self.organizations)
 

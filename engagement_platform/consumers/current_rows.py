@@ -17,6 +17,7 @@ from engagement_platform.lake import log, scan
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW, ROW, STATE
+from engagement_platform.pipelines.mutations.concerned import of_rows
 from engagement_platform.pipelines.mutations.identity import Identities, identities_of
 from engagement_platform.pipelines.mutations.rules import current_rows
 from engagement_platform.pipelines.snapshot import DATA, Snapshot, snapshot
@@ -115,7 +116,8 @@ class CurrentRows:
         where = {"operation": ["UPDATE"], "organization_id": organizations, "engagement_id": ids}
         patches = self._log(MUTATION_REQUEST, _fields("patch"), where)
         parts = [_part("row", rows), _part("row", images), self.edges(organizations), _part("patch", patches)]
-        found = [current_rows(organization, state) for organization, state in _each(pa.concat_tables(parts))]
+        states = _each(pa.concat_tables(parts))
+        found = [current_rows(organization, of_rows(state)) for organization, state in states]
         shown = pa.concat_tables(found)
         return shown.filter(pc.is_valid(shown["person_id"]))
 

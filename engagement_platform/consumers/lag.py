@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
@@ -61,7 +61,8 @@ class Lag:
             "name": self.name,
             "table": self.table,
             "stream": self.stream,
-            **asdict(self.position),
+            "version": self.position.version,
+            "rows": self.position.rows,
             "waiting": self.behind.rows,
             "waiting_commits": self.behind.commits,
             "oldest_waiting_s": self.age_s(now),
@@ -96,7 +97,7 @@ def behind(uri: str, position: Position) -> Behind:
     """What waits in the table at `uri` after a position."""
     newest = log.version(uri)
     last = added_rows.BEFORE_ALL if newest is None else newest
-    rows, oldest, gone = -position.rows, None, made_anew(position, newest)
+    rows, oldest, gone = -position.rows, None, made_anew(position, newest, log.table_id(uri))
     try:
         for version in range(position.version + 1, min(last, position.version + MOST_COMMITS) + 1):
             files = added_rows.added(uri, version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
@@ -73,6 +73,8 @@ class Position:
 
     version: int = BEFORE_ALL
     rows: int = 0
+    table_id: str | None = field(default=None, compare=False)
+    """Of the table that was read, by which one that was made anew is known, however far it has grown; None: of none."""
 
 
 def lake_root(lake_uri: str | Path) -> str:
@@ -161,8 +163,10 @@ class CursorReader(Generic[B]):
 
     def _next(self) -> B | None:
         """The next batch that has rows; None when all is read."""
-        while (newest := self._unread()) is not None:
+        while (unread := self._unread()) is not None:
+            newest, table_id = unread
             rows, position = self._stretch(newest)
+            position = replace(position, table_id=table_id)
             batch = self._batch(rows, position)
             # Not before: where a look at the rows of now fails, they are read again.
             self._position, self._rows_read = position, self._rows_read + rows.num_rows
@@ -178,13 +182,16 @@ class CursorReader(Generic[B]):
         """What is handed out for a stretch of the table that ends at `position`."""
         raise NotImplementedError
 
-    def _unread(self) -> int | None:
-        """The newest version where it was not read yet. Raises TooFarBehind when the table has fewer versions."""
+    def _unread(self) -> tuple[int, str | None] | None:
+        """The newest version where it was not read yet, and the table's id. Raises TooFarBehind for another table."""
         # Not `log.version`: that reads what the log has of all files, at each look of a consumer that waits.
         newest = log.newest_entry(self._uri)
-        if (why := made_anew(self._position, newest)) is not None:
+        if newest == self._position.version:
+            return None
+        table_id = log.table_id(self._uri)
+        if (why := made_anew(self._position, newest, table_id)) is not None:
             raise TooFarBehind(self.name, self._position, why, self._table.name)
-        return None if newest == self._position.version else newest
+        return None if newest is None else (newest, table_id)
 
     def _stretch(self, through: int) -> tuple[pa.Table, Position]:
         """At most `max_rows` rows after the position, in the order of their commits, and the position after them.
@@ -220,11 +227,13 @@ class CursorReader(Generic[B]):
         return pa.concat_tables(taken), Position(version) if read >= sum(counts) else Position(version - 1, read)
 
 
-def made_anew(position: Position, newest: int | None) -> str | None:
-    """Why the table is another one than was read: it has fewer versions; None when it may be the same."""
-    if position.version <= (BEFORE_ALL if newest is None else newest):
-        return None
-    return f"{'there is no table' if newest is None else f'its newest version is {newest}'}, so it was made anew"
+def made_anew(position: Position, newest: int | None, table_id: str | None) -> str | None:
+    """Why the table is another one than was read: it has fewer versions, or another id; None when it is the same."""
+    if position.version > (BEFORE_ALL if newest is None else newest):
+        return f"{'there is no table' if newest is None else f'its newest version is {newest}'}, so it was made anew"
+    if position.table_id not in (None, table_id):
+        return f"it has another id than the table that was read ({table_id}, not {position.table_id}): it was made anew"
+    return None
 
 
 def first_position(uri: str, start: Start) -> Position:
@@ -240,7 +249,8 @@ def first_position(uri: str, start: Start) -> Position:
     if newest is None:
         # Everything that is asked for is still to come.
         return Position()
-    return Position(newest) if moment is None else _before_time(uri, moment, newest)
+    begin = Position(newest) if moment is None else _before_time(uri, moment, newest)
+    return replace(begin, table_id=log.table_id(uri))
 
 
 def _unknown(start: object, why: str) -> ConsumerRefused:

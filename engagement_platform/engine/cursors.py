@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, select
 
@@ -29,7 +30,8 @@ class Cursor:
 
     lake: str
     name: str
-    position: Mapping[str, int]
+    position: Mapping[str, Any]
+    """A `consumers.reader.Position`, by field."""
     revision: int
     """Goes up with every move; a reader moves only what it has seen last."""
     rows_read: int
@@ -61,7 +63,7 @@ class CursorStore:
         with reading(self._engine) as connection:
             return [Cursor(**row._asdict()) for row in connection.execute(query)]
 
-    def begin(self, lake: str, name: str, position: Mapping[str, int]) -> Cursor:
+    def begin(self, lake: str, name: str, position: Mapping[str, Any]) -> Cursor:
         """The consumer's cursor; a new consumer's is stored at `position`, durably."""
         with writing(self._engine, f"consumer/{lake}/{name}") as connection:
             found = _found(connection, lake, name)
@@ -72,7 +74,7 @@ class CursorStore:
             connection.execute(CONSUMER.insert().values(**vars(made)))
             return made
 
-    def move(self, seen: Cursor, position: Mapping[str, int], rows: int) -> Cursor:
+    def move(self, seen: Cursor, position: Mapping[str, Any], rows: int) -> Cursor:
         """The cursor at a new position, after `rows` more. seen: as it was read last. Raises CursorMoved."""
         with writing(self._engine, f"consumer/{seen.lake}/{seen.name}") as connection:
             found = _found(connection, seen.lake, seen.name)

@@ -29,6 +29,8 @@ _PER_CALL = 10
 # A message stays invisible for twelve hours after it was received, however often that is extended; afterwards SQS
 # refuses, the message comes again and is recognized.
 _EXTENSIONS_PER_TIMEOUT = 3
+_NOT_TAKEN = ("InvalidParameterValue", "InvalidMessageContents")
+"""What SQS answers to a message that is too large, or whose attributes have a character that it does not take."""
 
 
 @dataclass(frozen=True)
@@ -175,15 +177,25 @@ class Queue:
 
 
 def send_dead_letter(sqs: Any, queue_url: str, body: str, refusals: list[Refusal], source: str) -> None:
-    """Send a message with the attributes reason_code, reason and source. Also called by tasks, for files."""
+    """Send a message with the attributes reason_code, reason and source. Also called by tasks, for files.
+
+    Attributes count for the most bytes that a message may have. Of a body that leaves no room for them the code goes
+    along, or nothing.
+    """
     codes = ",".join(sorted({refusal.code for refusal in refusals}))
     reason = " ".join(refusal.sentence for refusal in refusals)[:1000]
     attributes = {"reason_code": codes, "reason": reason, "source": source}
-    try:
-        sqs.send_message(
-            QueueUrl=queue_url,
-            MessageBody=body,
-            MessageAttributes={k: {"DataType": "String", "StringValue": v} for k, v in attributes.items()},
-        )
-    except (BotoCoreError, ClientError) as failed:
-        raise QueueUnavailable(queue_url, reason_of(failed)) from failed
+    for names in (tuple(attributes), ("reason_code",), ()):
+        try:
+            sqs.send_message(
+                QueueUrl=queue_url,
+                MessageBody=body,
+                MessageAttributes={k: {"DataType": "String", "StringValue": attributes[k]} for k in names},
+            )
+        except (BotoCoreError, ClientError) as failed:
+            refused = isinstance(failed, ClientError) and failed.response["Error"]["Code"] in _NOT_TAKEN
+            if not refused or not names:
+                raise QueueUnavailable(queue_url, reason_of(failed)) from failed
+            log.warning("s3-sqs: a dead letter did not fit with %s: %s", ", ".join(names), reason)
+        else:
+            return

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from engagement_platform.consumers import Appends, ConsumerRefused, TooFarBehind
 from engagement_platform.engine.model import Transaction
@@ -103,6 +103,18 @@ def test_rows_before_a_commit_that_cannot_be_read_are_handed_out_first(tmp_path:
     assert ids(next(reader).rows) == ["c0", "c1"]
     with pytest.raises(TooFarBehind, match="cannot go on after version 1 of shop/click"):
         next(reader)
+
+
+def test_a_column_that_the_table_gains_while_it_is_followed_is_handed_out(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.append(1)
+    reader = lake.reader()
+    assert [ids(batch.rows) for batch in reader] == [["c0"]]
+    reader.commit()
+    lake.append(1)
+    found = DeltaTable(lake.uri).to_pyarrow_table().slice(0, 1)
+    write_deltalake(lake.uri, found.append_column("seen_by", pa.array(["ann"])), mode="append", schema_mode="merge")
+    assert [row["seen_by"] for batch in reader for row in batch.rows.to_pylist()] == [None, "ann"]
 
 
 def test_vacuum_waits_for_who_has_yet_to_read(tmp_path: Path) -> None:

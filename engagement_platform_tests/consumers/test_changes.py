@@ -241,9 +241,9 @@ def vacuum(lake: PlainLake) -> None:
     found.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
 
 
-@pytest.mark.parametrize("how", ["vacuumed", "expired", "made anew"])
+@pytest.mark.parametrize("how", ["vacuumed", "expired", "made anew", "made anew and grown"])
 def test_a_consumer_that_was_away_too_long_is_told_and_resnapshots_in_one_call(lake: PlainLake, how: str) -> None:
-    replica = Replica()
+    replica, others = Replica(), list[str]()
     land(lake, "e1")
     changes = lake.changes()
     replica.follow(changes)
@@ -255,8 +255,12 @@ def test_a_consumer_that_was_away_too_long_is_told_and_resnapshots_in_one_call(l
         DeltaTable(lake.uri(NOTIFICATION)).create_checkpoint()
         expire(lake, 0, 1, 2)
     else:
+        grows = DeltaTable(lake.uri(NOTIFICATION)).version() + 1 if how == "made anew and grown" else 0
         shutil.rmtree(lake.uri(NOTIFICATION))
         lake.create(NOTIFICATION)
+        others = [f"n{number}" for number in range(grows)]
+        for each in others:
+            land(lake, each)
     with pytest.raises(TooFarBehind, match=r"Consumer reader cannot go on.*resnapshot\(\)") as refused:
         list(changes)
     assert refused.value.position == changes.committed, "its cursor was not moved"
@@ -267,7 +271,7 @@ def test_a_consumer_that_was_away_too_long_is_told_and_resnapshots_in_one_call(l
     changes.commit()
     land(lake, "e4")
     replica.follow(changes)
-    assert sorted(key for _, key in replica.rows) == ["e2", "e3", "e4"]
+    assert sorted(key for _, key in replica.rows) == ["e2", "e3", "e4", *others]
     assert replica.rows == lake.standing()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
+import socket
 import subprocess
 import sys
 from datetime import timedelta
@@ -300,3 +302,21 @@ def test_nobody_is_taken_for_dead_on_another_machine_or_before_a_reboot() -> Non
     gone = f"{me.host}:{ended.pid}:1"
     assert is_gone(gone, me.place)
     assert not is_gone(gone, "another machine")
+
+
+# Imports before it changes its user, which may not be allowed to read the modules.
+_AS_ANOTHER = """
+import os, sys
+from engagement_platform.engine.owner import this_user
+os.seteuid(int(sys.argv[1]))
+print(this_user())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take on the rights of another user")
+def test_who_is_the_user_whose_rights_the_process_has_and_not_the_one_who_started_it() -> None:
+    other = pwd.getpwnam("nobody")
+    env = {**os.environ, "LOGNAME": "mallory", "USER": "mallory"}
+    arguments = [sys.executable, "-c", _AS_ANOTHER, str(other.pw_uid)]
+    told = subprocess.run(arguments, env=env, check=True, capture_output=True, text=True)
+    assert told.stdout == f"nobody@{socket.gethostname()}\n"

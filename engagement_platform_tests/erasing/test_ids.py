@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import dagster as dg
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -22,7 +23,9 @@ from engagement_platform.pii.erasure import erase as destroy
 from engagement_platform.pii.vault import VAULT, Vault, open_vault
 from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
+from engagement_platform_tests.defs.conftest import loaded
 from engagement_platform_tests.erasing.planted import DATA, engagement
+from engagement_platform_tests.files_with import places_with
 from engagement_platform_tests.pii.test_vault import deposit, put
 
 BOB = "caf\u00e9-bob"
@@ -75,6 +78,28 @@ def test_ids_that_differ_by_case_form_or_blank_ends_are_listed_before_anything_i
     }
     assert done.exit_code == 1, "it was not confirmed"
     assert vault.read(BOB, purpose="support", reader="test")
+
+
+def test_who_confirms_beforehand_is_shown_the_near_ids_too_and_a_run_of_dagster_counts_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path / "home")
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(settings.home))
+    vault = open_vault(settings)
+    put(vault, 1, [deposit(vault, id_, f"v-{id_}", "kept") for id_ in (BOB, BOB.upper())])
+    request, kept = tmp_path / "request.json", tmp_path / "dagster"
+    kept.mkdir()
+    done = call("erase", "--subject", BOB, "--yes")
+    assert f"Not erased, but near: {BOB.upper()!a} in {VAULT.name};" in done.stderr
+    request.write_text(json.dumps({"subject": BOB}))
+    config = {"ops": {"erase": {"config": {"request": str(request), "receipt": str(tmp_path / "receipt.json")}}}}
+    with dg.instance_for_test(temp_dir=str(kept)) as instance:
+        result = loaded().resolve_job_def("erase_subjects").execute_in_process(run_config=config, instance=instance)
+    [shown] = [event.step_output_data.metadata for event in result.all_events if event.is_successful_output]
+    assert shown["near ids"].value == 1
+    assert places_with([kept], [BOB.upper().encode()]) == []
+    assert vault.read(BOB.upper(), purpose="support", reader="test")
+    assert not vault.read(BOB, purpose="support", reader="test")
 
 
 def test_an_empty_game_is_refused_before_anything_is_done(vault: Vault, tmp_path: Path) -> None:

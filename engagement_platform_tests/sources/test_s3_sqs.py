@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
-from engagement_platform.sources.s3_events import S3File
+from engagement_platform.sources.s3_events import Refusal, S3File
 from engagement_platform.sources.s3_sqs_errors import QueueUnavailable, S3SqsStateLost
-from engagement_platform.sources.s3_sqs_queue import Queue
+from engagement_platform.sources.s3_sqs_queue import Queue, send_dead_letter
 from engagement_platform.sources.s3_sqs_state import Arrived, S3SqsState
 from engagement_platform_tests.sources.pipe import MakePipe
 
@@ -53,6 +54,30 @@ def test_one_call_waits_for_the_first_message_and_the_others_take_what_is_there_
         assert waits == [0, 0, 0]
     finally:
         queue.close()
+
+
+def test_a_dead_letter_goes_whole_where_its_reasons_do_not_fit_beside_it() -> None:
+    """A queue counts attributes for the most bytes that a message may have, and this one was as large as may be."""
+    sent, most = list[tuple[str, list[str]]](), 1_000
+
+    class Full:
+        def send_message(self, *, MessageBody: str, MessageAttributes: dict[str, Any], **_: str) -> None:  # noqa: N803
+            texts = (name + value["StringValue"] for name, value in MessageAttributes.items())
+            if len(MessageBody) + sum(map(len, texts)) > most:
+                why = {"Code": "InvalidParameterValue", "Message": "Message must be shorter"}
+                raise ClientError({"Error": why}, "SendMessage")
+            sent.append((MessageBody, sorted(MessageAttributes)))
+
+    refusals = [Refusal("not_json", "It is no JSON.")]
+    for size in (500, most - 25, most):
+        send_dead_letter(Full(), "dead", "b" * size, refusals, "source")
+    assert sent == [
+        ("b" * 500, ["reason", "reason_code", "source"]),
+        ("b" * (most - 25), ["reason_code"]),
+        ("b" * most, []),
+    ]
+    with pytest.raises(QueueUnavailable, match="shorter"):
+        send_dead_letter(Full(), "dead", "b" * (most + 1), refusals, "source")
 
 
 def test_files_are_read_once_and_messages_go_after_the_commit(make: MakePipe) -> None:

@@ -43,12 +43,13 @@ SparkOpener = Callable[[], AbstractContextManager[SparkSession]]
 
 
 class NotByOrganization(PlatformError):
-    """One organization was asked for, of a table that is not partitioned by it."""
+    """One organization was asked for, of a table that is not partitioned by it, or of a lake that has no such table."""
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str | None) -> None:
+        of, what = ("No table of the lake is", "tables") if table is None else (f"{table} is not", "it")
         super().__init__(
-            f"{table} is not partitioned by {ORGANIZATION}, so no part of it belongs to one organization. Nothing was "
-            "changed. Optimize it as a whole, without naming an organization."
+            f"{of} partitioned by {ORGANIZATION}, so no part belongs to one organization. Nothing was changed. "
+            f"Optimize {what} as a whole, without naming an organization."
         )
 
 
@@ -87,7 +88,7 @@ def planned(settings: Settings, asked: Asked) -> Plan:
 
     Raises NoSuchTable, NotADeltaTable, NotByOrganization, and LogNotReadable for a table that was named.
     """
-    found, unread, upkeep = list[Slice](), list[str](), settings.maintenance
+    found, unread, upkeep, has_parts = list[Slice](), list[str](), settings.maintenance, False
     target_file_bytes = upkeep.second_round_file_bytes if asked.second_round else upkeep.target_file_bytes
     for table in targets(settings, asked.table):
         if asked.by_day and live_files.count(table.uri) < upkeep.files_by_day:
@@ -102,8 +103,11 @@ def planned(settings: Settings, asked: Asked) -> Plan:
         last = history.last_rewrites(settings, table.name, target_file_bytes)
         # Every run adds a file or two to the history: to merge those would make the next run find something, for ever.
         least = _OWN_FILES if table.name == LAYOUT_HISTORY.name else 0
+        has_parts |= ORGANIZATION in seen.shape.partitioned_by
         for part in _parts(seen, asked):
             found += [one for one in plan.slices(part, settings, last) if one.gain.files_before >= least]
+    if asked.organizations and not has_parts and not unread:
+        raise NotByOrganization(asked.table)
     if asked.by_day:
         found = [one for one in found if plan.presses(one, upkeep.files_by_day)]
     budget = upkeep.budget if asked.budget is None else asked.budget
@@ -114,11 +118,9 @@ def planned(settings: Settings, asked: Asked) -> Plan:
 def _parts(seen: Survey, asked: Asked) -> list[Survey]:
     if not asked.organizations:
         return [seen]
-    if ORGANIZATION in seen.shape.partitioned_by:
-        return [seen.only(ORGANIZATION, organization) for organization in dict.fromkeys(asked.organizations)]
-    if asked.table is not None:
-        raise NotByOrganization(seen.target.name)
-    return []
+    if ORGANIZATION not in seen.shape.partitioned_by:
+        return []
+    return [seen.only(ORGANIZATION, organization) for organization in dict.fromkeys(asked.organizations)]
 
 
 def organizations(settings: Settings) -> set[str]:

@@ -142,8 +142,12 @@ def name_evidence(work: EngagementBatch) -> DataFrame:
 
 
 def notifications(plan: DataFrame, manifest: Manifest) -> DataFrame:
-    """Rows for the notification table. A change is named by its message's place, which compresses to almost nothing."""
-    identity = F.concat_ws("/", F.lit(manifest.app_id), "topic", "partition", "offset")
+    """Rows for the notification table. A change is named by its message's place, which compresses to almost nothing.
+
+    And by its batch: a message is read twice under one application id by a redrive, and again after a restore.
+    """
+    begin = F.lit(f"{manifest.app_id}/{manifest.batch_id}")
+    identity = F.concat_ws("/", begin, "topic", "partition", "offset")
     rows = plan.where(F.col("change_type").isNotNull())
     return rows.withColumns({"notification_id": identity, "person_id": F.col("announced_person_id")})
 

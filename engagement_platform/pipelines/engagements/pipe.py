@@ -16,8 +16,10 @@ from pyspark.sql import functions as F
 from engagement_platform.pipelines.engagements import rules
 from engagement_platform.pipelines.engagements.schema import COPY, PLAN, PLAN_DDL
 from engagement_platform.pipelines.frames import no_state, state_part
+from engagement_platform.pipelines.mutations.concerned import of_rows
 from engagement_platform.pipelines.mutations.view import Pending
 from engagement_platform.pipelines.parts import Received, counted
+from engagement_platform.pipelines.state import one_chunk
 
 ID = ("organization_id", "engagement_id")
 
@@ -39,7 +41,7 @@ def load_state(
 
     data: the Data Table, None: it has no rows. accepted: of `summarize`.
     all_days: rows of all days of these organizations; without, of the days of the batch.
-    Cost: one scan of each table, pruned by organization, day and the bounds of the ids.
+    Cost: one scan of each table, pruned by organization, day and the bounds of the ids, of edges by their time.
     """
     if accepted is None:
         return no_state(decoded)
@@ -51,7 +53,9 @@ def load_state(
     images = [table.where(organizations & days) for table in (base, pending.images) if table is not None]
     parts = [state_part(held.join(ids, list(ID), "left_semi"), "row") for held in images]
     if pending.alias is not None:
-        parts.append(state_part(pending.alias.where(organizations), "edge"))
+        # A request that was executed before an engagement does not concern it: of most batches there are few others.
+        concerns = F.col("execution_ts") > F.lit(min(accepted["dates"])).cast("timestamp")
+        parts.append(state_part(pending.alias.where(organizations & concerns), "edge"))
     if pending.updates is not None:
         updates = pending.updates.where(organizations).join(ids, list(ID), "left_semi")
         parts.append(state_part(updates, "patch"))
@@ -68,6 +72,7 @@ def resolve(decoded: DataFrame, state: DataFrame, *, all_days: bool, announced: 
         if not copies.num_rows:
             return PLAN.empty_table()
         organization_id = copies.column("organization_id")[0].as_py()
+        state = of_rows(state, one_chunk(copies.column("person_id")))
         return rules.resolve(organization_id, copies.cast(COPY), state, all_days=all_days, announced=announced)
 
     copies = decoded.where("reason_code IS NULL").select(*COPY.names)

@@ -49,7 +49,7 @@ def resolve(organization_id: str, copies: pa.Table, state: pa.Table, *, all_days
 
     copies: schema COPY, decoded and accepted, at most one row per Kafka coordinate.
     state: schema STATE: every row of the Data Table and the changeset whose id is among the copies, every accepted
-    CONVERT and DELETE of the organization, every accepted UPDATE of these ids.
+    CONVERT and DELETE of the organization executed since the first of their days, every accepted UPDATE of these ids.
     all_days: the state has rows of all days; without, of the days of the copies, and copies that may stand on another
     day get the verdict UNFOUND.
     announced: requests up to this sequence are announced to readers of notifications.

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.engagements.schema import STATE
 from engagement_platform.pipelines.frames import state_part
+from engagement_platform.pipelines.mutations.concerned import of_edges_since
 
 Rule = Callable[[str, pa.Table, int], pa.Table]
 """`rules.moves` or `rules.moves_apart`: of an organization, its edges as state, and a sequence."""
@@ -110,7 +111,7 @@ def moves(alias: DataFrame, since: int, max_edges: int | None, rule: Rule, ddl: 
 
     def run(state: pa.Table) -> pa.Table:
         organization_id = state.column("organization_id")[0].as_py()
-        return rule(organization_id, state.select(STATE.names).cast(STATE), since)
+        return rule(organization_id, of_edges_since(state.select(STATE.names).cast(STATE), since), since)
 
     return edges.groupBy("organization_id", "part").applyInArrow(run, ddl).localCheckpoint(eager=False)
 

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from engagement_platform.pipelines.engagements.schema import ROW, ROW_DDL, STATE
 from engagement_platform.pipelines.frames import no_state, state_part
 from engagement_platform.pipelines.mutations import rules
+from engagement_platform.pipelines.mutations.concerned import of_rows
 from engagement_platform.pipelines.mutations.connected_components import moves as moves_of
 
 ID = ["organization_id", "engagement_id"]
@@ -156,7 +157,7 @@ def by_rule(
     """What a rule makes of special rows, with the newer images of their ids. ddl: the columns that the rule returns."""
 
     def run(state: pa.Table) -> pa.Table:
-        return rule(state.column("organization_id")[0].as_py(), state.cast(STATE))
+        return rule(state.column("organization_id")[0].as_py(), of_rows(state.cast(STATE)))
 
     return special_state(held, pending, special).groupBy("organization_id").applyInArrow(run, ddl)
 

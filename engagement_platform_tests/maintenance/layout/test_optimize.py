@@ -21,7 +21,7 @@ from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, last_
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
 from engagement_platform.maintenance.layout.plan import Left
 from engagement_platform.maintenance.layout.survey import Target
-from engagement_platform.settings import LayoutSettings
+from engagement_platform.settings import LayoutSettings, Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.maintenance.layout.seeded import (
     NOTIFICATION,
@@ -85,6 +85,13 @@ def test_only_the_organization_that_was_asked_for_is_planned(lake: SeededLake) -
     ]
     with pytest.raises(NotByOrganization, match="layout/restore is not partitioned"):
         planned(lake.settings, Asked("layout/restore", ("org-1",)))
+
+
+def test_an_organization_of_a_lake_that_no_table_is_partitioned_by_is_refused(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    plant.create(RESTORE.uri(settings.lake), RESTORE)
+    with pytest.raises(NotByOrganization, match="No table of the lake is partitioned"):
+        planned(settings, Asked(organizations=("org-1",)))
 
 
 def test_an_append_only_table_is_merged_and_a_reader_of_the_version_before_sees_what_it_saw(

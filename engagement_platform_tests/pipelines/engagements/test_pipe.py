@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from engagement_platform.engine.model import Manifest
+from engagement_platform.pipelines.engagements.job import notifications
 from engagement_platform.pipelines.engagements.pipe import load_state, resolve, summarize
 from engagement_platform.pipelines.engagements.rules import resolve as resolve_here
 from engagement_platform.pipelines.engagements.schema import COPY, PLAN
 from engagement_platform.pipelines.mutations.view import Pending
 from engagement_platform_tests.pipelines.lakes import copy_of
 from engagement_platform_tests.pipelines.mutations import oracle
-from engagement_platform_tests.pipelines.mutations.histories import random_history
+from engagement_platform_tests.pipelines.mutations.histories import FIRST_DAY, random_history
 from engagement_platform_tests.pipelines.tables import state_tables, table
 from engagement_platform_tests.pipelines.test_histories import run
 
@@ -40,6 +43,19 @@ def in_order(plan: pa.Table) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["organization_id"], row["offset"]))
 
 
+def test_a_message_that_two_batches_read_has_an_id_of_its_own_in_each(spark: SparkSession) -> None:
+    """As one that is read again after a restore; a batch that is replayed gives the same ids."""
+    changed = {"topic": "t", "partition": 0, "offset": 7, "organization_id": "org", "change_type": "INSERT"}
+    plan = spark.createDataFrame(table([changed], PLAN))
+
+    def ids(batch_id: int) -> list[str]:
+        manifest = Manifest("ingest", "app", batch_id, {}, {}, datetime(2026, 11, 20, tzinfo=UTC))
+        return [row["notification_id"] for row in notifications(plan, manifest).collect()]
+
+    assert ids(0) == ids(0) == ["app/0/t/0/7"]
+    assert ids(1) == ["app/1/t/0/7"]
+
+
 def test_the_pipe_leaves_the_plan_that_the_rules_make_of_each_organization(spark: SparkSession) -> None:
     lakes, copies = [], []
     for seed in range(40):
@@ -47,7 +63,8 @@ def test_the_pipe_leaves_the_plan_that_the_rules_make_of_each_organization(spark
         half = len(messages) // 2
         lakes.append(run(messages[:half] or messages, Random(seed)))
         rest = [m for m in messages[half:] if not oracle.is_request(m)]
-        copies += [copy_of(10_000 * seed + nth, message) for nth, message in enumerate(rest)]
+        found_there = (copy_of(10_000 * seed + nth, message) for nth, message in enumerate(rest))
+        copies += [copy for copy in found_there if copy["engagement_date"] > FIRST_DAY]
     tables = state_tables(lakes)
 
     def frame(rows: pa.Table) -> DataFrame:
@@ -62,6 +79,9 @@ def test_the_pipe_leaves_the_plan_that_the_rules_make_of_each_organization(spark
     data, changeset, alias, updates = map(frame, tables)
     pending = Pending(-1, changeset, alias, updates, moves_identity=True)
     state = load_state(data, pending, decoded, accepted, all_days=True)
+    edges = state.where("edge IS NOT NULL").select("edge.execution_ts").toArrow().column(0)
+    assert pc.min(edges).as_py() > datetime.combine(FIRST_DAY, time(), UTC) + timedelta(days=1)
+    assert 0 < len(edges) < tables[2].num_rows, "requests from before the first day do not concern these engagements"
     found = resolve(decoded, state, all_days=True, announced=ALL).toArrow()
 
     expected = []
