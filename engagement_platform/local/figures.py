@@ -15,7 +15,7 @@ from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS, TOPIC_JOBS, open_stores
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
-from engagement_platform.pipelines.status import job_statuses, quantiles
+from engagement_platform.pipelines.status import Sums, job_statuses, quantiles
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing
@@ -60,10 +60,10 @@ class Figures:
         return opening.counts["backlog"] + came["on_broker"] - came["landed"] - came["duplicates"] - came["quarantined"]
 
 
-def figures(settings: Settings) -> Figures:
-    """The figures now. Raises BrokerUnavailable, KafkaRefused and what the stores raise."""
+def figures(settings: Settings, sums: dict[str, Sums] | None = None) -> Figures:
+    """The figures now; sums: as for `job_statuses`. Raises BrokerUnavailable, KafkaRefused, what the stores raise."""
     at, on_broker = datetime.now(UTC), messages_on_broker(settings.kafka)
-    jobs = {job.job: job for job in job_statuses(settings)}
+    jobs = {job.job: job for job in job_statuses(settings, sums)}
     counts = Counter(on_broker=on_broker)
     for name in TOPIC_JOBS:
         job = jobs[name]
@@ -138,6 +138,7 @@ class Watch:
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._stop = settings, threading.Event()
+        self._sums = dict[str, Sums]()
         self.latest: Figures | None = None
         self.trouble: str | None = None
         self.asked = 0
@@ -152,7 +153,7 @@ class Watch:
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
-                self.latest, self.trouble = figures(self._settings), None
+                self.latest, self.trouble = figures(self._settings, self._sums), None
             except Exception as error:  # the console shows it; the services go on
                 self.trouble = str(error) if isinstance(error, PlatformError) else f"{type(error).__name__}: {error}"
             self.asked += 1

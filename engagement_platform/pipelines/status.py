@@ -8,9 +8,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Final
 
 import pyarrow as pa
@@ -91,18 +91,46 @@ class JobStatus:
         return self.checkpoint.reason if self.checkpoint and self.checkpoint.state is JobState.FAILED else None
 
 
-def job_statuses(settings: Settings) -> list[JobStatus]:
+@dataclass
+class Sums:
+    """What the finished batches of one job come to. Who looks again and again reads only those since its last look."""
+
+    batches: int = 0
+    totals: Counter[str] = field(default_factory=Counter)
+    last: BatchRecord | None = None
+    """The newest of them."""
+
+    def look(self, job: str, stores: Stores) -> None:
+        """Add what has finished since; batches of a job finish one after the other."""
+        new = list[BatchRecord]()
+        for limit in (None,) if self.last is None else (_FIRST_LOOK, None):
+            records = stores.checkpoints.history(job, limit=limit)
+            new = list(takewhile(lambda one: self.last is None or one.manifest != self.last.manifest, records))
+            if len(new) < len(records):
+                break
+        else:
+            # The first look, or into stores that no longer know what was seen.
+            self.batches, self.totals = 0, Counter()
+        done = succeeded(new)
+        self.batches += len(done)
+        self.totals.update(summed(done))
+        self.last = done[0] if done else self.last
+
+
+def job_statuses(settings: Settings, sums: dict[str, Sums] | None = None) -> list[JobStatus]:
     """Every job that goes on for ever, those of games where there is a queue, in the order in which messages travel.
 
     So nothing is overlooked that moves on meanwhile: requests are counted in their table after those on the topic.
+    sums: by job, of who asks again; they are brought up to now.
     """
-    stores = open_stores(settings)
+    stores, sums = open_stores(settings), {} if sums is None else sums
     found = []
     for job in job_names(settings):
-        checkpoint, done = stores.checkpoints.latest(job), succeeded(stores.checkpoints.history(job))
+        of = sums.setdefault(job, Sums())
+        checkpoint = stores.checkpoints.latest(job)
+        of.look(job, stores)
         waits = in_tables(job, settings, stores) or Waiting(backlog(job, settings, checkpoint))
-        last = done[0] if done else None
-        found.append(JobStatus(job, checkpoint, waits.rows, len(done), summed(done), waits.since, last))
+        found.append(JobStatus(job, checkpoint, waits.rows, of.batches, of.totals.copy(), waits.since, of.last))
     return found
 
 

@@ -33,6 +33,7 @@ from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.snapshot import DATA, WATERMARK
 from engagement_platform.pipelines.status import (
     JobStatus,
+    Sums,
     Waiting,
     backlog,
     freshness_quantiles,
@@ -162,6 +163,50 @@ def settings(broker: Broker, tmp_path: Path) -> Settings:
         bootstrap_servers=broker.bootstrap_servers, engagements_topic=topics[0], mutation_requests_topic=topics[1]
     )
     return Settings(home=tmp_path, kafka=kafka)
+
+
+def test_sums_that_go_on_from_the_last_look_are_those_of_all_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = (stores := open_stores(Settings(home=tmp_path))).checkpoints
+    sums, history, asked = Sums(), checkpoints.history, list[int | None]()
+
+    def listed(job: str, *, limit: int | None = None) -> list[BatchRecord]:
+        asked.append(limit)
+        return history(job, limit=limit)
+
+    monkeypatch.setattr(checkpoints, "history", listed)
+
+    def looked() -> tuple[int, Counter[str]]:
+        sums.look(INGEST_ENGAGEMENTS, stores)
+        done = succeeded(history(INGEST_ENGAGEMENTS))
+        assert (sums.batches, sums.totals, sums.last) == (len(done), summed(done), done[0] if done else None)
+        return sums.batches, sums.totals
+
+    assert looked() == (0, Counter())
+    number = 0
+    for finishing in (1, 0, 2, 90, 1):
+        for _ in range(finishing):
+            made = replace(manifest(number, number, number + 1), app_id=checkpoints.app_id(INGEST_ENGAGEMENTS))
+            checkpoints.begin(made)
+            checkpoints.succeed(made, {"rows_in": number, "landed": 1})
+            number += 1
+        looked()
+    assert asked == [None, None, 64, 64, 64, None, 64]
+    checkpoints.begin(again := replace(made, batch_id=number))
+    assert looked()[0] == 94
+    checkpoints.fail(again, "a reason")
+    looked()
+    checkpoints.succeed(checkpoints.begin(again), {"landed": 7})
+    looked()
+    app_id = checkpoints.reset(INGEST_ENGAGEMENTS)
+    checkpoints.begin(anew := replace(made, batch_id=0, app_id=app_id))
+    checkpoints.succeed(anew, {"landed": 5})
+    assert looked() == (96, Counter(rows_in=sum(range(94)), landed=94 + 7 + 5))
+    assert asked[-1] == 64
+    other = open_stores(Settings(home=tmp_path / "other"))
+    sums.look(INGEST_ENGAGEMENTS, other)
+    assert (sums.batches, sums.totals) == (0, Counter()), "other stores were put in their place"
 
 
 def produce(broker: Broker, topic: str, count: int) -> None:
