@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position
 from engagement_platform.lake import log
-from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.contract import Column, Found, Mode, Table
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,10 @@ class Appends(CursorReader[Appended]):
 
     def _unread(self) -> tuple[int, str | None] | None:
         unread = super()._unread()
-        if unread is not None:
-            # A declared table gains columns while its rows are followed.
-            self._table = _contract(self.root, self.table)
+        if unread is not None and (found := log.describe(self._uri)) is not None:
+            # A declared table gains columns while its rows are followed. While an erasure is at work it is not
+            # append-only, which is nothing to this reader.
+            self._table = _named(self.table, found)
             self._columns = self._table.column_names
         return unread
 
@@ -72,6 +73,10 @@ def _contract(root: str, table: str) -> Table:
             f"{table} cannot be read incrementally: {why}.",
             "Append-only tables can, such as those that you declare; for engagements call `consume` without --table.",
         )
+    return _named(table, found)
+
+
+def _named(table: str, found: Found) -> Table:
     return Table(
         key=tuple(table.split("/")),
         description="",

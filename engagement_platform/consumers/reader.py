@@ -125,6 +125,8 @@ class CursorReader(Generic[B]):
         self._position, self._rows_read = self.committed, 0
         self._delivered = False
         """Whether a batch was handed out and not committed."""
+        self._is_known = False
+        """Whether the table was compared with the one that was read; again when it has something new."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r}, name={self.name!r})"
@@ -153,7 +155,7 @@ class CursorReader(Generic[B]):
     def commit(self) -> None:
         """Go on from the end of the last batch (or snapshot) from now on. Raises CursorMoved, StoresUnavailable."""
         self._delivered = False
-        if self._position != self.committed:
+        if asdict(self._position) != asdict(self.committed):
             self._cursor = self._cursors.move(self._cursor, asdict(self._position), self._rows_read)
         self._rows_read = 0
 
@@ -186,12 +188,13 @@ class CursorReader(Generic[B]):
         """The newest version where it was not read yet, and the table's id. Raises TooFarBehind for another table."""
         # Not `log.version`: that reads what the log has of all files, at each look of a consumer that waits.
         newest = log.newest_entry(self._uri)
-        if newest == self._position.version:
+        if newest == self._position.version and self._is_known:
             return None
         table_id = log.table_id(self._uri)
         if (why := made_anew(self._position, newest, table_id)) is not None:
             raise TooFarBehind(self.name, self._position, why, self._table.name)
-        return None if newest is None else (newest, table_id)
+        self._is_known = True
+        return None if newest in (None, self._position.version) else (newest, table_id)
 
     def _stretch(self, through: int) -> tuple[pa.Table, Position]:
         """At most `max_rows` rows after the position, in the order of their commits, and the position after them.
@@ -229,7 +232,7 @@ class CursorReader(Generic[B]):
 
 def made_anew(position: Position, newest: int | None, table_id: str | None) -> str | None:
     """Why the table is another one than was read: it has fewer versions, or another id; None when it is the same."""
-    if position.version > (BEFORE_ALL if newest is None else newest):
+    if position.version > (BEFORE_ALL if newest is None else newest) or (newest is None and position.table_id):
         return f"{'there is no table' if newest is None else f'its newest version is {newest}'}, so it was made anew"
     if position.table_id not in (None, table_id):
         return f"it has another id than the table that was read ({table_id}, not {position.table_id}): it was made anew"

@@ -1,6 +1,7 @@
 """Draws bars, and a line over them, as a small picture for the pages of Dagster's UI. Figures in, markdown out.
 
-SVG written here and no PNG of a library: each run keeps one in the event log, where 3 KB instead of 15 to 30 count.
+SVG written here and no PNG of a library: each event of a run keeps one in the event log, where 2 KB instead of 15 to 30
+count. So all bars are one path, and so are all points of the line.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ def picture(
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.0f}" y2="{y:.0f}" stroke="#e3e7ee"/>')
         parts.append(_text(_LEFT - 6, y + 4, f"{most * share:,.10g}", 'text-anchor="end"'))
         parts += [_text(_WIDTH - _RIGHT + 6, y + 4, f"{most_line * share:,.10g}")] if line else []
-    for index, height in enumerate(heights):
-        x, tall = _LEFT + (index + 0.1) * step, scale * (height or 0)
-        size = f'width="{step * 0.8:.1f}" height="{tall:.1f}"'
-        parts.append(f'<rect x="{x:.1f}" y="{base - tall:.1f}" {size} fill="{_BARS}" opacity=".75"/>')
+    bars = "".join(
+        f"M{_LEFT + (index + 0.1) * step:.1f} {base}v-{scale * (height or 0):.1f}h{step * 0.8:.1f}V{base}"
+        for index, height in enumerate(heights)
+    )
+    parts.append(f'<path d="{bars}" fill="{_BARS}" opacity=".75"/>')
     for index, name in enumerate(names):
         x = _LEFT + (index + 0.5) * step
         shown = f"{counts[index]:,}" if counts[index] else ""
@@ -53,9 +55,11 @@ def picture(
         # Slanted: 24 buckets have 24 pixels each, and a name needs 50.
         parts.append(_text(x, base + 12, name, f'text-anchor="end" transform="rotate(-40 {x:.1f} {base + 12})"'))
     drawn = [(_LEFT + (i + 0.5) * step, base - scale * point) for i, point in enumerate(points) if point is not None]
-    joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
-    parts.append(f'<polyline points="{joined}" fill="none" stroke="{_LINE}" stroke-width="2"/>')
-    parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{_LINE}"/>' for x, y in drawn]
+    joined = "L".join(f"{x:.1f} {y:.1f}" for x, y in drawn)
+    parts.append(f'<path d="{"M" if joined else ""}{joined}" fill="none" stroke="{_LINE}" stroke-width="2"/>')
+    # A line of no length with round ends is a dot.
+    dots = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in drawn)
+    parts.append(f'<path d="{dots}" stroke="{_LINE}" stroke-width="5" stroke-linecap="round"/>')
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" '
         f'font-size="11" fill="{_TEXT}"><rect width="100%" height="100%" rx="6" fill="#fff"/>{"".join(parts)}</svg>'

@@ -112,6 +112,8 @@ def test_a_column_that_the_table_gains_while_it_is_followed_is_handed_out(tmp_pa
     assert [ids(batch.rows) for batch in reader] == [["c0"]]
     reader.commit()
     lake.append(1)
+    # As while an erasure is at work.
+    DeltaTable(lake.uri).alter.set_table_properties({"delta.appendOnly": "false"})
     found = DeltaTable(lake.uri).to_pyarrow_table().slice(0, 1)
     write_deltalake(lake.uri, found.append_column("seen_by", pa.array(["ann"])), mode="append", schema_mode="merge")
     assert [row["seen_by"] for batch in reader for row in batch.rows.to_pylist()] == [None, "ann"]

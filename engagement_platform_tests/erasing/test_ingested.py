@@ -132,7 +132,10 @@ def test_after_an_erasure_nothing_is_in_use_and_verify_has_nothing_to_say(world:
 def test_late_messages_become_markers_and_a_replay_of_everything_brings_nothing_back(world: Ingested) -> None:
     world.produce([said("late", BOB, subject=SECRET), said("late too", "lead", subject=SECRET), said("fine", "ann")])
     world.produce_requests([request("c9", "CONVERT", from_id="ann", to_id=BOB)])
+    # By the id of a request that the erasure took away, of which an edge stays.
+    world.produce_requests([request("c1", "CONVERT", from_id="ann", to_id="zoe")])
     world.run_every_job()
+    assert [row["reason_code"] for row in world.rows(QUARANTINE)].count("request_conflict") == 1
     markers = [(row["topic"], row["offset"], row["key"], row["value"]) for row in world.rows(QUARANTINE)]
     first = len(MESSAGES) + 3
     assert {(world.topics[0], first, None, None), (world.topics[0], first + 1, None, None)} <= set(markers)

@@ -88,7 +88,8 @@ def planned(settings: Settings, asked: Asked) -> Plan:
 
     Raises NoSuchTable, NotADeltaTable, NotByOrganization, and LogNotReadable for a table that was named.
     """
-    found, unread, upkeep, has_parts = list[Slice](), list[str](), settings.maintenance, False
+    found, unread, upkeep = list[Slice](), list[str](), settings.maintenance
+    surveyed, has_parts = False, False
     target_file_bytes = upkeep.second_round_file_bytes if asked.second_round else upkeep.target_file_bytes
     for table in targets(settings, asked.table):
         if asked.by_day and live_files.count(table.uri) < upkeep.files_by_day:
@@ -103,10 +104,10 @@ def planned(settings: Settings, asked: Asked) -> Plan:
         last = history.last_rewrites(settings, table.name, target_file_bytes)
         # Every run adds a file or two to the history: to merge those would make the next run find something, for ever.
         least = _OWN_FILES if table.name == LAYOUT_HISTORY.name else 0
-        has_parts |= ORGANIZATION in seen.shape.partitioned_by
+        surveyed, has_parts = True, has_parts or ORGANIZATION in seen.shape.partitioned_by
         for part in _parts(seen, asked):
             found += [one for one in plan.slices(part, settings, last) if one.gain.files_before >= least]
-    if asked.organizations and not has_parts and not unread:
+    if asked.organizations and surveyed and not has_parts and not unread:
         raise NotByOrganization(asked.table)
     if asked.by_day:
         found = [one for one in found if plan.presses(one, upkeep.files_by_day)]

@@ -6,7 +6,7 @@ Nothing is decided here that `rules` does not decide, and nothing is written: co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date
+from datetime import UTC, date, datetime, time
 from functools import reduce
 
 import pyarrow as pa
@@ -54,7 +54,7 @@ def load_state(
     parts = [state_part(held.join(ids, list(ID), "left_semi"), "row") for held in images]
     if pending.alias is not None:
         # A request that was executed before an engagement does not concern it: of most batches there are few others.
-        concerns = F.col("execution_ts") > F.lit(min(accepted["dates"])).cast("timestamp")
+        concerns = F.col("execution_ts") > F.lit(datetime.combine(min(accepted["dates"]), time(), UTC))
         parts.append(state_part(pending.alias.where(organizations & concerns), "edge"))
     if pending.updates is not None:
         updates = pending.updates.where(organizations).join(ids, list(ID), "left_semi")

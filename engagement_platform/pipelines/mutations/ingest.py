@@ -16,7 +16,7 @@ from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
+from engagement_platform.pii.tombstones import PERSON, StoredTombstones, Tombstones
 from engagement_platform.pipelines.duplicates import bounds, with_verdict
 from engagement_platform.pipelines.parts import (
     COORDINATES,
@@ -142,6 +142,8 @@ def open_batch(
     else:
         version = manifest.table_versions[MUTATION_REQUEST.name]
         known = lake.read(MUTATION_REQUEST, version) if version else None
+        if known is not None and tombstones.organizations(PERSON):
+            known = known.unionByName(_of_erased(lake, manifest, known), allowMissingColumns=True)
         with compiled(lake.spark):
             plan = kept(with_verdict(plan, known, accepted, NAMED_BY, unique=NAMED_BY))
         outcome = plan.groupBy("verdict", "operation").agg(F.count("*").alias("requests")).collect()
@@ -150,3 +152,12 @@ def open_batch(
     refused = with_reason(plan.where(F.col("verdict") == Verdict.CONFLICT.value), code, sentence)
     by_code = {code: conflicts} if conflicts else {}
     return RequestBatch(lake, manifest, raw, decoded, received, plan, by_code, refused, tuple(outcome))
+
+
+def _of_erased(lake: Lake, manifest: Manifest, known: DataFrame) -> DataFrame:
+    """Edges of requests that an erasure took away: their ids stay taken, since of two edges of one id the first counts.
+
+    Not those of this batch, which is done again.
+    """
+    edges = lake.read(ALIAS).where(F.col("batch_sequence") < manifest.sequence)
+    return edges.join(known.select(*NAMED_BY), list(NAMED_BY), "left_anti")
