@@ -20,7 +20,9 @@ from pydantic.fields import FieldInfo
 
 from engagement_platform.cli import app
 from engagement_platform.pipelines.engagements import rules
+from engagement_platform.pipelines.kafka_tables import job as kafka_tables
 from engagement_platform.pipelines.mutations import ingest
+from engagement_platform.pipelines.profiles import job as profiles
 from engagement_platform.settings import ENV_PREFIX, Settings
 from engagement_platform.sources.messages import Reason
 from tools import licences
@@ -28,7 +30,7 @@ from tools import licences
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 
-COMPARING: Mapping[str, str] = {**rules.REASONS, **ingest.REASONS}
+COMPARING: Mapping[str, str] = {**rules.REASONS, **ingest.REASONS, **profiles.REASONS, **kafka_tables.REASONS}
 """Reason codes of what decoding accepts and the tables contradict."""
 
 _SOMEBODYS_HOME = "/somebody"

@@ -38,9 +38,10 @@ def ingest_server() -> None:
 
 @keys.command()
 def add(game: Annotated[str, typer.Argument(help="The game.")], as_json: Json = False) -> None:
-    """Make a key, which is shown once; the stores have a hash of it. Example: engagement-platform ingest-key add puzzle
+    """Make a key, which is shown once; the stores have a hash of it.
 
     A running server knows it after ingest_server.key_refresh. Exit status: 0, or 1 with the reason.
+    Example: engagement-platform ingest-key add puzzle
     """
     made, text = _keys().add(game)
     shown = {"key_id": made.key_id, "game": made.game, "key": text}

@@ -27,7 +27,8 @@ def run(
         str,
         typer.Argument(
             help="ingest-engagements, ingest-mutation-requests, apply-mutations, rematerialize-aliases, "
-            "ingest-profile-changes, rematerialize-profile, ingest-game-events or redrive-quarantine."
+            "ingest-profile-changes, rematerialize-profile, ingest-game-events, redrive-quarantine, or the job of a "
+            "declared table, such as ingest-shop-click."
         ),
     ],
     until_idle: UntilIdle = False,
@@ -136,7 +137,7 @@ def batches(
 
 
 def reset(
-    job: Annotated[str, typer.Argument(help="ingest-engagements or ingest-mutation-requests.")],
+    job: Annotated[str, typer.Argument(help="Any that `status` or `batches` shows, such as ingest-engagements.")],
     yes: Yes = False,
     abandon: Annotated[
         bool, flag("--abandon", "Also when a batch is unfinished; what it landed may stay unannounced.")

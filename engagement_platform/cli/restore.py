@@ -40,9 +40,9 @@ def restore(
     The engagement tables go back together, base and changeset of profiles, and all tables of games; so for what is
     declared.
 
-    Notifications and landed requests stay, and so does quarantine, except that of a declared stream. Messages since
-    then are read again by the next runs, exactly once; with --drop they are given up. Refused when files or messages
-    are gone, or a batch is unfinished.
+    Notifications stay, and so does quarantine, except that of a declared stream; accepted requests go back with the
+    tables. Messages since then are read again by the next runs, exactly once; with --drop they are given up. Refused
+    when files or messages are gone, or a batch is unfinished.
     An interrupted restore keeps other jobs waiting: --finish does the rest, --abandon gives every table the rows from
     before it. That is refused once all tables are back, since notifications may have gone out.
     Exit status: 0 restored or nothing to do, 1 with the reason.

@@ -46,7 +46,7 @@ class PageViewsSettings(Section):
 class BatchSettings(Section):
     max_records: int = Field(200_000, ge=1)
     """Most messages in one batch. Above it the backlog becomes more batches; memory and time to redo after a crash grow
-    with it, while the fixed cost of a batch (5 to 8 s on 2 cores) is paid less often."""
+    with it, while the fixed cost of a batch (about 4 s on 2 cores) is paid less often."""
     max_bytes: int = Field(256 * 1024 * 1024, ge=1)
     """Most message bytes in one batch, estimated from the sizes of the messages before it."""
 
@@ -142,7 +142,7 @@ class MergeOnReadSettings(Section):
     """How base and changeset are joined. `auto`: `left_join_union_inserts` where it is valid, else
     `left_join_anti_join`, and `full_outer_join` when the changes are too many to broadcast."""
     broadcast_max_rows: int = Field(2_800_000, ge=0)
-    """Most folded changes that are broadcast. The source's figure: 1 GiB at 364 bytes a row, rounded down; exactly so
+    """Most folded changes that are broadcast. The figure of the write-up: 0.95 GiB at 364 bytes a row; exactly so
     many are broadcast."""
     broadcast_row_bytes: int = Field(364, ge=1)
     """Bytes that a folded change is taken to have."""

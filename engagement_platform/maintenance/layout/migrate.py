@@ -224,7 +224,7 @@ def _compared(
     before, made = checksums(lake, [(data, version) for version in versions])
     if before == made:
         return versions, made
-    after = f"`engagement-platform restore` takes it back, or read version {versions[0]} as long as it is kept."
+    after = f"Read version {versions[0]} as long as it is kept."
     if lake.version(data) == versions[1]:
         rolled_back(lake, data, versions[0], guard)
         after = f"The table was taken back to version {versions[0]}."
