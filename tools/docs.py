@@ -213,18 +213,33 @@ def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 def _command(name: str, command: Any) -> str:
     arguments = [parameter for parameter in command.params if not parameter.opts[0].startswith("-")]
     options = [parameter for parameter in command.params if parameter.opts[0].startswith("-")]
-    usage = ["engagement-platform", name, *(a.name.upper() for a in arguments), *(["[OPTIONS]"] if options else [])]
+    shown = [placeholder if a.required else f"[{placeholder}]" for a in arguments for placeholder in [_placeholder(a)]]
+    usage = ["engagement-platform", name, *shown, *(["[OPTIONS]"] if options else [])]
     parts = [f"## {name}", f"```\n{' '.join(usage)}\n```", _help(command.help)]
     if arguments or options:
-        rows = [_row(f"`{argument.name.upper()}`", argument.help or "") for argument in arguments]
-        rows += [_row(f"`{_option(option)}`", option.help or "") for option in options]
+        rows = [_row(f"`{_placeholder(argument)}`", argument.help or "") for argument in arguments]
+        rows += [_row(f"`{_option(option)}`", _option_help(option)) for option in options]
         parts.append("\n".join(["| | |", "|---|---|", *rows]))
     return "\n\n".join(parts)
 
 
 def _option(option: Any) -> str:
     names = ", ".join([*option.opts, *option.secondary_opts])
-    return names if option.is_flag else f"{names} {option.metavar or option.name.upper()}"
+    return names if option.is_flag else f"{names} {_placeholder(option)}"
+
+
+def _option_help(option: Any) -> str:
+    """What it is for, with its default where it has one that its help leaves out."""
+    text = option.help or ""
+    told = option.is_flag or option.default in (None, "", [], ()) or callable(option.default) or "efault" in text
+    return text if told else f"{text} Default: {option.default}."
+
+
+def _placeholder(parameter: Any) -> str:
+    """What stands for its value: the choices, where these are all there are."""
+    annotation = parameter.type_descriptor.annotation
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    return "|".join(map(str, choices)) or parameter.metavar or str(parameter.name.upper())
 
 
 def _help(text: str) -> str:

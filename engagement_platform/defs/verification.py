@@ -13,7 +13,6 @@ import dagster as dg
 from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.batches import rows_table
 from engagement_platform.defs.evaluations import ERROR, WARN, cannot_tell, check_result, selected
-from engagement_platform.defs.mutation_checks import SAMPLED_ORGANIZATIONS, chain_findings
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import Answer, Recent, recent_runs, sensor, too_soon
 from engagement_platform.defs.specs import DATA_TABLE, key_of
@@ -40,6 +39,9 @@ VERIFY_AFTER_S = 180.0
 VERIFY_PAUSE_S = 900.0
 VERIFY_PAUSE_PER_DURATION = 10
 """Verification reads whole tables, so it takes longer as they grow; at most a tenth of the time goes into it."""
+
+SAMPLED_ORGANIZATIONS = 20
+"""Organizations that one verification looks at; others every day, so all get their turn."""
 
 TABLE_CHECKS: Mapping[tuple[dg.AssetKey, str], tuple[Sequence[str], str]] = {
     (DATA, "unique_engagement_id"): (("doubled",), "Every engagement is there once."),
@@ -153,16 +155,11 @@ def landed_in(settings: Settings, stores: Stores) -> set[dg.AssetKey]:
 
 def findings_of(opened: Opened) -> list[Finding]:
     """All that verification finds; identities and aliases of so many organizations that it stays short."""
-    from engagement_platform.lake.lake import Lake
     from engagement_platform.maintenance.verify.identity import identity_findings
     from engagement_platform.maintenance.verify.messages import verify
 
     settings, spark = opened.settings, opened.spark
-    return [
-        *verify(settings, spark),
-        *identity_findings(settings, spark, sample=SAMPLED_ORGANIZATIONS),
-        *chain_findings(Lake(spark, settings)),
-    ]
+    return [*verify(settings, spark), *identity_findings(settings, spark, sample=SAMPLED_ORGANIZATIONS)]
 
 
 verify_engagements = dg.define_asset_job(

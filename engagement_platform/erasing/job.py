@@ -140,12 +140,6 @@ class AskedSource(NoIdentity):
         number = self.tombstones.next_asked(after)
         return None if number is None else ({"erasure": after}, {"erasure": number})
 
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """Looked at when the work is prepared."""
-
-    def size(self, start: Offsets, end: Offsets) -> None:
-        """No records are read."""
-
 
 def erase_job(lake: Lake, stores: Stores, callbacks: Callbacks) -> MicroBatchJob[Erasing]:
     """Every erasure that was asked for and is not finished, one batch each."""

@@ -19,3 +19,12 @@ def stamped(frame: DataFrame, manifest: Manifest) -> DataFrame:
             "ingestion_date": F.lit(manifest.ingestion_ts.date()),
         }
     )
+
+
+def stamped_changes(changes: DataFrame, manifest: Manifest) -> DataFrame:
+    """As `stamped`, with the `notification_id` of changes that no message of their own brought."""
+    begin = F.lit(f"{manifest.app_id}/{manifest.batch_id}")
+    # The length says where the organization ends: ids may hold any character.
+    length = F.char_length("organization_id").cast("string")
+    identity = F.concat_ws("/", begin, length, "organization_id", "engagement_id")
+    return stamped(changes, manifest).withColumn("notification_id", identity)

@@ -1,4 +1,4 @@
-"""What the logs tell of mutations, as pure functions: chains, announcements, when rows are moved."""
+"""What the logs tell of mutations, as pure functions: announcements, when rows are moved."""
 
 from __future__ import annotations
 
@@ -7,30 +7,14 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from engagement_platform.defs import mutation
 from engagement_platform.defs.checks import announced_rows_result, pending_age_result
 from engagement_platform.defs.mutation import PRESSING_ROWS, ToMove, to_move, why_move
-from engagement_platform.defs.mutation_checks import Announced, chains, sampled
-from engagement_platform.pipelines.mutations.identity import Edge
+from engagement_platform.defs.mutation_checks import Announced
 from engagement_platform.pipelines.status import Waiting
-from engagement_platform_tests.pipelines.mutations.histories import convert, edges
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-
-def doubled(found: list[Edge]) -> int:
-    [finding] = chains(found)
-    return finding.wrong
-
-
-def test_an_alias_that_stands_twice_is_found_also_at_another_time() -> None:
-    chain = edges([convert("1", "a", "b", 1), convert("2", "b", "c", 2)])
-    assert doubled(chain) == 0
-    assert doubled([*chain, chain[0]]) == 1
-    assert doubled([*chain, chain[1]._replace(execution_ts=chain[0].execution_ts)]) == 1
 
 
 FINE = Announced("apply-mutations batch 3", seen=4, notifications=4)
@@ -45,17 +29,6 @@ def test_a_batch_that_announced_something_else_is_named() -> None:
     result = announced_rows_result([FINE, replace(FINE, notifications=3)])
     says = "apply-mutations batch 3 changed 4 rows for readers and announced 3"
     assert (result.passed, result.description) == (False, says)
-
-
-NAMES = st.sets(st.text(max_size=3), max_size=12)
-
-
-@given(NAMES, st.integers(1, 12), st.integers(0, 10**6))
-def test_a_sample_has_no_name_twice_and_turns_lead_to_all_of_them(names: set[str], most: int, turn: int) -> None:
-    chosen = sampled(names, most, turn)
-    assert len(chosen) == len(set(chosen)) == min(most, len(names))
-    seen = {name for nth in range(len(names)) for name in sampled(names, most, turn + nth)}
-    assert seen == names
 
 
 LONG = timedelta(minutes=10)

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Step, Stores
@@ -21,7 +20,7 @@ from engagement_platform.engine.lease import Fence
 from engagement_platform.engine.model import BatchRecord, Counts, JobState, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.audit_columns import stamped
+from engagement_platform.lake.audit_columns import stamped_changes
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.fencing import LakeFencing, targets
@@ -164,13 +163,8 @@ def _announce(work: RestoreBatch, commit: Committer) -> Counts:
     count = sum(kinds.values())
     if not count or not work.group.announced or seen is None:
         return {**kinds, "notifications": 0}
-    begin = F.lit(f"{work.manifest.app_id}/{work.manifest.batch_id}")
-    # The length says where the organization ends: ids may hold any character.
-    length = F.char_length("organization_id").cast("string")
-    identity = F.concat_ws("/", begin, length, "organization_id", "engagement_id")
-    rows = stamped(seen, work.manifest).withColumn("notification_id", identity)
     with commit("append") as txn:
-        work.lake.append(rows, NOTIFICATION, txn, rows=count)
+        work.lake.append(stamped_changes(seen, work.manifest), NOTIFICATION, txn, rows=count)
     return {**kinds, "notifications": count, **work.lake.written(NOTIFICATION, txn)}
 
 

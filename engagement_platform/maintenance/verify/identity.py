@@ -29,11 +29,12 @@ from engagement_platform.settings import Settings
 _IDENTITY = "every identity follows from its event and the edges"
 _CONTENTS = "every engagement says what its event and its patches make of it"
 _NAMES = "every name is the newest of its evidence, as requests hand it on"
+_ONCE = "every accepted CONVERT and DELETE stands among the aliases once"
 _PERSON = ["organization_id", "id"]
 
 
 def identity_findings(settings: Settings, spark: SparkSession, sample: int | None = None) -> list[Finding]:
-    """Findings `identity`, `contents` and `names`, of one consistent snapshot of the lake.
+    """Findings `identity`, `contents`, `names` and `accepted_once`, of one consistent snapshot of the lake.
 
     What readers see is compared with what the rules make of the logs; so is what the tables hold, where nothing waits.
     sample: so many organizations, others every UTC day; None: all. Cost: reads the Data Table and the view with their
@@ -42,9 +43,9 @@ def identity_findings(settings: Settings, spark: SparkSession, sample: int | Non
     """
     at = lake_snapshot(settings, open_stores(settings))
     if not {table.name for table in (snapshot.DATA, ALIAS, MAPPING, MUTATION_REQUEST)} <= at.versions.keys():
-        return [Finding("identity", _IDENTITY, 0, 0)]
+        return [Finding("identity", _IDENTITY, 0, 0), Finding("accepted_once", _ONCE, 0, 0)]
     within = _Within(Lake(spark, settings), at, sample)
-    return [*_rows(within), *_names(within)]
+    return [*_rows(within), *_names(within), *_accepted(within)]
 
 
 def sampled(organizations: Iterable[str], size: int, day: date) -> list[str]:
@@ -124,3 +125,13 @@ def _names(within: _Within) -> list[Finding]:
     rows = rows.where(~F.col("id").startswith(PSEUDONYM))
     shown = kept(rows.select(F.concat_ws("/", *_PERSON).alias("place"), wrong.alias("wrong")))
     return found(shown, "place", Rule("names", _NAMES, F.col("wrong")))
+
+
+def _accepted(within: _Within) -> list[Finding]:
+    """Where each edge stands once, chains end, since each of a chain is later than the one before it."""
+    alias = within.maybe(snapshot.pending(within.lake, within.at).alias)
+    if alias is None:
+        return [Finding("accepted_once", _ONCE, 0, 0)]
+    requests = alias.groupBy("organization_id", "request_id").agg(F.count("*").alias("times"))
+    shown = requests.select(F.concat_ws("/", "organization_id", "request_id").alias("place"), "times")
+    return found(shown, "place", Rule("accepted_once", _ONCE, F.col("times") > 1))

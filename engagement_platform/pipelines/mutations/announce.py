@@ -18,7 +18,7 @@ from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets
 from engagement_platform.lake import live_files
-from engagement_platform.lake.audit_columns import stamped
+from engagement_platform.lake.audit_columns import stamped_changes
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST, NOTIFICATION, data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines import snapshot
@@ -67,13 +67,8 @@ def newest_request(root: str) -> int:
 def notify(work: Announcement, commit: Committer) -> Counts:
     """Write the notifications, an empty commit where there are none: the table then says what was announced."""
     rows, requests = sum(work.by_change.values()), sum(work.by_operation.values())
-    begin = F.lit(f"{work.manifest.app_id}/{work.manifest.batch_id}")
-    # The length says where the organization ends: ids may hold any character.
-    length = F.char_length("organization_id").cast("string")
-    identity = F.concat_ws("/", begin, length, "organization_id", "engagement_id")
-    notifications = stamped(work.changes, work.manifest).withColumn("notification_id", identity)
     with commit("append") as txn:
-        work.lake.append(notifications, NOTIFICATION, txn, rows=rows)
+        work.lake.append(stamped_changes(work.changes, work.manifest), NOTIFICATION, txn, rows=rows)
     operations = {"conversions": "CONVERT", "deletions": "DELETE", "renames": "RENAME", "patches": "UPDATE"}
     kinds = {"inserted": "INSERT", "updated": "UPDATE", "deleted": "DELETE"}
     return {

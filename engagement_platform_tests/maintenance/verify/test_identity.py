@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from engagement_platform.lake.engagement import CHANGESET, MAPPING, NOTIFICATION, QUARANTINE
+from engagement_platform.lake.engagement import ALIAS, CHANGESET, MAPPING, NOTIFICATION, QUARANTINE
 from engagement_platform.maintenance.verify import recomputed
 from engagement_platform.maintenance.verify.finding import Finding
 from engagement_platform.maintenance.verify.identity import identity_findings, sampled
@@ -44,7 +44,7 @@ from engagement_platform_tests.pipelines.tables import state_tables
 from engagement_platform_tests.pipelines.test_histories import run
 
 CHECKS = ("lost", "vanished", "doubled", "announced", "notified_twice", "quarantined_twice")
-RECOMPUTED = ("identity", "contents", "names")
+RECOMPUTED = ("identity", "contents", "names", "accepted_once")
 
 __all__ = ["make_world"]
 
@@ -201,7 +201,7 @@ def test_nothing_is_wrong_after_random_histories(make_world: MakeWorld) -> None:
     assert findings["identity"].looked_at == findings["contents"].looked_at == rows > 20
     assert findings["names"].looked_at > 15
     part_of = identity_findings(world.settings, world.spark, sample=3)
-    assert [finding.wrong for finding in part_of] == [0, 0, 0]
+    assert [finding.wrong for finding in part_of] == [0, 0, 0, 0]
     assert 0 < part_of[0].looked_at < rows
 
 
@@ -256,6 +256,7 @@ FAULTS = (
     "UPDATE {mapping} SET name = 'Not Ann' WHERE id = 'p9'",
     "DELETE FROM {mapping} WHERE id = 'p4'",
     "INSERT INTO {mapping} SELECT * FROM {mapping} WHERE id = 'p3'",
+    "INSERT INTO {alias} SELECT * FROM {alias} WHERE organization_id = 'org' AND request_id = 'r1'",
     "DELETE FROM {changeset} WHERE engagement_id = 'stale'",
     "ALTER TABLE {notification} SET TBLPROPERTIES ('delta.appendOnly' = 'false')",
     "DELETE FROM {notification} WHERE engagement_id = 'not announced'",
@@ -312,7 +313,7 @@ def sound(world: World) -> dict[str, Finding]:
 @pytest.fixture(scope="module")
 def faulty(world: World, sound: dict[str, Finding]) -> dict[str, list[str]]:
     """Examples after every fault was planted, each on rows of its own."""
-    tables = (world.data, MAPPING, CHANGESET, NOTIFICATION, QUARANTINE)
+    tables = (world.data, MAPPING, ALIAS, CHANGESET, NOTIFICATION, QUARANTINE)
     names = {table.key[-1]: world.lake.sql_name(table) for table in tables}
     for statement in FAULTS:
         world.spark.sql(statement.format(**names)).collect()
@@ -323,7 +324,7 @@ def faulty(world: World, sound: dict[str, Finding]) -> dict[str, list[str]]:
 def test_what_waits_and_what_is_not_announced_yet_is_right(sound: dict[str, Finding]) -> None:
     assert wrong(sound) == {}
     looked_at = {check: sound[check].looked_at for check in ("lost", *RECOMPUTED)}
-    assert looked_at == {"lost": 14, "identity": 14, "contents": 14, "names": 5}
+    assert looked_at == {"lost": 14, "identity": 14, "contents": 14, "names": 5, "accepted_once": 4}
     assert all(finding.meaning and not finding.examples for finding in sound.values())
 
 
@@ -336,11 +337,12 @@ def test_every_planted_fault_is_found_and_nothing_else(world: World, faulty: dic
         "doubled": ["twice"],
         # By identities that are recomputed, since not every request is announced.
         "announced": ["announced twice", "lost", "not announced"],
-        "notified_twice": [f"{app_id}/{world.topics[0]}/0/{TWICE}"],
+        "notified_twice": [f"{app_id}/0/{world.topics[0]}/0/{TWICE}"],
         "quarantined_twice": ["0"],
         "identity": ["later/unreached", "org/back", "org/hid", "org/moved"],
         "contents": ["org/patched"],
         "names": ["org/p3", "org/p4", "org/p9"],
+        "accepted_once": ["org/r1"],
     }
 
 
@@ -352,8 +354,11 @@ def test_a_sample_finds_what_is_wrong_in_its_organizations(world: World, faulty:
 
 
 def test_before_there_is_a_lake_nothing_is_looked_at(spark: SparkSession, tmp_path: Path) -> None:
-    (finding,) = identity_findings(Settings(home=tmp_path), spark)
-    assert (finding.check, finding.looked_at, finding.wrong) == ("identity", 0, 0)
+    findings = identity_findings(Settings(home=tmp_path), spark)
+    assert [(finding.check, finding.looked_at, finding.wrong) for finding in findings] == [
+        ("identity", 0, 0),
+        ("accepted_once", 0, 0),
+    ]
 
 
 @given(st.sets(st.text()), st.integers(1, 5), st.dates(date(2000, 1, 1), date(2100, 1, 1)), st.randoms())
