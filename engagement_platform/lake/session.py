@@ -115,6 +115,12 @@ def server_conf(settings: Settings, source: str = "") -> dict[str, str]:
         # What a frame over files knows of these is kept for others that name the same frame, and nobody does: after 100
         # minutes of `up` 90,000 files were remembered, and took most of 200 MB (250 are allowed by default).
         "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
+        # Each batch reads under a group of its own, so no consumer that is kept is ever asked again; by default 64 are,
+        # for five minutes, with their connections, and what they have fetched.
+        "spark.kafka.consumer.cache.timeout": "10s",
+        "spark.kafka.consumer.cache.evictorThreadRunInterval": "10s",
+        "spark.kafka.consumer.fetchedData.cache.timeout": "10s",
+        "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "10s",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         **session_conf(settings),
         **s3a_conf(settings.lake, os.environ),

@@ -47,7 +47,17 @@ appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d{ISO8601} %p %c{1}: %m%n
 rootLogger.level = warn
 rootLogger.appenderRef.out.ref = out
+logger.scheduler.name = org.apache.spark.scheduler.DAGScheduler
+logger.scheduler.level = warn
+logger.scheduler.filter.gone.type = RegexFilter
+logger.scheduler.filter.gone.regex = Failed to update accumulator.*
+logger.scheduler.filter.gone.onMatch = deny
+logger.scheduler.filter.gone.onMismatch = neutral
+logger.accumulators.name = org.apache.spark.util.AccumulatorContext
+logger.accumulators.level = error
 """
+"""A frame that is kept is computed after its plan is gone, and with it the plan's figures: an error with a stack trace
+for each task and figure, which no one can mend and nothing depends on."""
 
 
 def connect_child(

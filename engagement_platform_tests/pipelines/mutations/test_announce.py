@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.model import Manifest
+from engagement_platform.lake.audit_columns import stamped_changes
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.announce import changes
 from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing
@@ -56,3 +59,12 @@ def test_what_requests_change_is_announced_as_the_rules_say_it(spark: SparkSessi
     else:
         with pytest.raises(GraphFramesMissing, match="max_edges_per_group"):
             changes(data, split, SINCE)
+
+
+def test_ids_that_hold_what_separates_them_name_different_notifications(spark: SparkSession) -> None:
+    changed = spark.createDataFrame(
+        [("a/b", "c"), ("a", "b/c"), ("a", "3/c")], "organization_id string, engagement_id string"
+    )
+    manifest = Manifest("apply", "app@1", 7, {}, {}, datetime(2026, 11, 20, tzinfo=UTC))
+    named = {row["notification_id"] for row in stamped_changes(changed, manifest).collect()}
+    assert named == {"app@1/7/3/a/b/c", "app@1/7/1/a/b/c", "app@1/7/1/a/3/c"}
