@@ -33,6 +33,8 @@ def of_edges_since(state: pa.Table, since: int) -> pa.Table:
     """The state without edges that share no person, directly or by others, with those of a sequence from `since` on."""
     edge = one_chunk(state.column("edge"))
     new = edge.filter(pc.greater_equal(pc.struct_field(edge, "sequence"), since))
+    if len(new) == len(edge) - edge.null_count:
+        return state
     return of_persons(state, pa.concat_arrays([pc.struct_field(new, "from_id"), pc.struct_field(new, "to_id")]))
 
 
