@@ -69,7 +69,7 @@ def show_rows(table: str, columns: list[str], values: list[list[object]]) -> Non
 def verify(
     as_json: Json = False,
     identity: Annotated[
-        bool, flag("--identity", "Instead: recompute identities, names and patched contents. Needs no broker.")
+        bool, flag("--identity", "Instead: recompute identities, names and contents, count aliases. Needs no broker.")
     ] = False,
     sample: Annotated[
         int | None, typer.Option(min=1, help="--identity: so many organizations, others every day. Default: all.")
@@ -77,7 +77,8 @@ def verify(
 ) -> None:
     """Read the topic again and compare with the tables: nothing lost, nothing doubled, all announced. Changes nothing.
 
-    With --identity: whether every identity, name and patched content follows from events and requests.
+    With --identity: whether every identity, name and patched content follows from events and requests, and each alias
+    stands once.
     Exit status: 0 when all is right, 1 when something is wrong. Example: engagement-platform verify
     """
     from engagement_platform.maintenance.verify.identity import identity_findings

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position
 from engagement_platform.lake import log
-from engagement_platform.lake.contract import Column, Found, Mode, Table
+from engagement_platform.lake.contract import OPENED, Column, Found, Mode, Table
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def cursor_root(root: str, table: str) -> str:
 def _contract(root: str, table: str) -> Table:
     """The table as its log describes it. Raises ConsumerRefused."""
     found = log.describe(f"{root}/{table}")
-    if found is None or found.properties.get("delta.appendOnly", "false") != "true":
+    if found is None or "true" not in (found.properties.get(name) for name in ("delta.appendOnly", OPENED)):
         why = f"there is no such table under {root} yet" if found is None else "rows that were written may change"
         raise ConsumerRefused(
             f"{table} cannot be read incrementally: {why}.",

@@ -110,7 +110,7 @@ class Sums:
                 break
         else:
             # The first look, or into stores that no longer know what was seen.
-            self.batches, self.totals = 0, Counter()
+            self.batches, self.totals, self.last = 0, Counter(), None
         done = succeeded(new)
         self.batches += len(done)
         self.totals.update(summed(done))

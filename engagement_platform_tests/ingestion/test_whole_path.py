@@ -233,7 +233,7 @@ def test_mutations_that_are_killed_are_finished_once(machine: Machine) -> None:
     ((job, point),) = spread(DURABLE, 1)
     assert_finished_once_after_a_kill(machine, "org-mutated", job, point)
     findings = [json.loads(line) for line in machine.cli("verify", "--identity", "--json").splitlines()]
-    assert {finding["check"] for finding in findings} == {"identity", "names", "contents"}
+    assert {finding["check"] for finding in findings} == {"identity", "names", "contents", "accepted_once"}
     assert not any(finding["wrong"] for finding in findings)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime
+from functools import reduce
 from hashlib import sha256
 
 import pyarrow as pa
@@ -64,8 +65,8 @@ class _Within:
         self.lake, self.at = lake, at.view
         self._organizations: Sequence[str] | None = None
         if sample is not None:
-            data, mapping = (at.read(lake, table).select("organization_id") for table in (snapshot.DATA, MAPPING))
-            everyone = [row[0] for row in data.unionByName(mapping).distinct().collect()]
+            named = (at.read(lake, table).select("organization_id") for table in (snapshot.DATA, MAPPING, ALIAS))
+            everyone = [row[0] for row in reduce(DataFrame.unionByName, named).distinct().collect()]
             self._organizations = sampled(everyone, sample, datetime.now(UTC).date())
 
     def of(self, rows: DataFrame) -> DataFrame:

@@ -143,7 +143,9 @@ def open_batch(
         version = manifest.table_versions[MUTATION_REQUEST.name]
         known = lake.read(MUTATION_REQUEST, version) if version else None
         if known is not None and tombstones.organizations(PERSON):
-            known = known.unionByName(_of_erased(lake, manifest, known), allowMissingColumns=True)
+            # An erasure takes requests away and leaves edges: of two with one id the first would count.
+            edges = lake.read(ALIAS).where(F.col("batch_sequence") < manifest.sequence)
+            known = known.unionByName(edges, allowMissingColumns=True)
         with compiled(lake.spark):
             plan = kept(with_verdict(plan, known, accepted, NAMED_BY, unique=NAMED_BY))
         outcome = plan.groupBy("verdict", "operation").agg(F.count("*").alias("requests")).collect()
@@ -152,12 +154,3 @@ def open_batch(
     refused = with_reason(plan.where(F.col("verdict") == Verdict.CONFLICT.value), code, sentence)
     by_code = {code: conflicts} if conflicts else {}
     return RequestBatch(lake, manifest, raw, decoded, received, plan, by_code, refused, tuple(outcome))
-
-
-def _of_erased(lake: Lake, manifest: Manifest, known: DataFrame) -> DataFrame:
-    """Edges of requests that an erasure took away: their ids stay taken, since of two edges of one id the first counts.
-
-    Not those of this batch, which is done again.
-    """
-    edges = lake.read(ALIAS).where(F.col("batch_sequence") < manifest.sequence)
-    return edges.join(known.select(*NAMED_BY), list(NAMED_BY), "left_anti")
