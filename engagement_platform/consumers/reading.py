@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,6 +29,7 @@ from engagement_platform.lake.engagement import MAPPING, engagement_tables
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
+from engagement_platform.pipelines.parts import unweighed
 from engagement_platform.pipelines.profiles import view as profiles
 from engagement_platform.pipelines.profiles.entity import PROFILE, Entity, profile
 from engagement_platform.pipelines.snapshot import CURRENT, DATA, current, current_names, snapshot
@@ -114,7 +115,7 @@ def rows_of(lake: Lake, name: str, *, where: str | None = None, version: int | N
 
 def first(rows: DataFrame, name: str, most: int) -> tuple[list[str], list[list[object]]]:
     """Column names, and the first rows as values that JSON knows."""
-    with _one_sentence(name):
+    with _one_sentence(name), _by_rules(name, rows):
         found = rows.limit(most).toArrow()
     return list(found.column_names), [list(row.values()) for row in plain_rows(found)]
 
@@ -129,7 +130,7 @@ def save(rows: DataFrame, name: str, out: Path) -> int:
     CSV: structs, maps and arrays as JSON. CSV and JSON lines: binary as base64. Raises PlatformError.
     """
     count = 0
-    with replacing(out) as file, _one_sentence(name):
+    with replacing(out) as file, _one_sentence(name), _by_rules(name, rows):
         schema = to_arrow_schema(rows.schema, timezone="UTC")
         with WRITERS[out.suffix](file, schema) as write:
             # toLocalIterator alone makes an object of every value: about ten times slower.
@@ -139,6 +140,11 @@ def save(rows: DataFrame, name: str, out: Path) -> int:
                 write(table)
                 count += table.num_rows
     return count
+
+
+def _by_rules(name: str, rows: DataFrame) -> AbstractContextManager[None]:
+    """What the views of engagements and names need while they are read; their rows are small."""
+    return unweighed(rows.sparkSession) if name in (CURRENT, MAPPING.name) else nullcontext()
 
 
 def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

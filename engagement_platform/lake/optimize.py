@@ -130,7 +130,7 @@ def is_by_maintenance(marker: str) -> bool:
 
 
 @contextmanager
-def configured(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+def configured(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
     """Set some configuration meanwhile, and then set it back."""
     before = {key: spark.conf.get(key, None) for key in conf}
     try:

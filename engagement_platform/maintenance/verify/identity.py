@@ -24,7 +24,7 @@ from engagement_platform.maintenance.verify.snapshot import LakeSnapshot, lake_s
 from engagement_platform.pipelines import snapshot
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.mutations import names, view
-from engagement_platform.pipelines.parts import kept
+from engagement_platform.pipelines.parts import kept, unweighed
 from engagement_platform.settings import Settings
 
 _IDENTITY = "every identity follows from its event and the edges"
@@ -45,8 +45,9 @@ def identity_findings(settings: Settings, spark: SparkSession, sample: int | Non
     at = lake_snapshot(settings, open_stores(settings))
     if not {table.name for table in (snapshot.DATA, ALIAS, MAPPING, MUTATION_REQUEST)} <= at.versions.keys():
         return [Finding("identity", _IDENTITY, 0, 0), Finding("accepted_once", _ONCE, 0, 0)]
-    within = _Within(Lake(spark, settings), at, sample)
-    return [*_rows(within), *_names(within), *_accepted(within)]
+    with unweighed(spark):
+        within = _Within(Lake(spark, settings), at, sample)
+        return [*_rows(within), *_names(within), *_accepted(within)]
 
 
 def sampled(organizations: Iterable[str], size: int, day: date) -> list[str]:

@@ -40,6 +40,7 @@ from engagement_platform.pipelines.parts import (
     compiled,
     kept,
     side_by_side,
+    unweighed,
 )
 from engagement_platform.pipelines.pinned_settings import that_decide
 from engagement_platform.pipelines.redrive import redriven
@@ -231,4 +232,5 @@ def _plan(
     counted = plan.groupBy("verdict", "reason_code", "target").agg(
         F.count("*").alias("copies"), F.count("name").alias("names"), F.count("change_type").alias("changes")
     )
-    return plan, tuple(counted.collect())
+    with unweighed(lake.spark):
+        return plan, tuple(counted.collect())

@@ -27,6 +27,7 @@ from engagement_platform.pipelines.parts import (
     counted,
     kept,
     side_by_side,
+    unweighed,
     with_reason,
 )
 from engagement_platform.pipelines.pinned_settings import that_decide
@@ -123,7 +124,8 @@ def open_batch(lake: Lake, stream: Stream, manifest: Manifest, raw: DataFrame, t
         landed = lake.read(stream.table, version) if version else None
         unique = stream.named_by if stream.unique else ()
         plan = kept(with_verdict(plan, landed, accepted, stream.named_by, unique=unique))
-        outcome = {row["verdict"]: row["count"] for row in plan.groupBy("verdict").count().collect()}
+        with unweighed(lake.spark):
+            outcome = {row["verdict"]: row["count"] for row in plan.groupBy("verdict").count().collect()}
     [(code, sentence)] = REASONS.items()
     conflicts = plan.where(F.col("verdict") == Verdict.CONFLICT.value)
     refused = {code: outcome[Verdict.CONFLICT]} if Verdict.CONFLICT in outcome else {}

@@ -92,7 +92,8 @@ def apply_mutations(parts: Parts) -> MicroBatchJob[Announcement]:
         since, until = manifest.start["sequence"], manifest.end["sequence"]
         at = snapshot.snapshot_of(lake.root, manifest.table_versions)
         # What is resolved is requests; of the Data Table there is one scan.
-        tune_for(lake, live_files.rows_in(lake.uri(MUTATION_REQUEST), at.versions[MUTATION_REQUEST.name]))
+        rows = live_files.rows_in(lake.uri(MUTATION_REQUEST), at.versions[MUTATION_REQUEST.name])
+        tune_for(lake, rows, weighed=False)
         pending = snapshot.pending(lake, at)
         in_time = F.col("sequence") <= until
         pending = replace(

@@ -28,6 +28,7 @@ from engagement_platform.pipelines.parts import (
     counted,
     kept,
     side_by_side,
+    unweighed,
     with_reason,
 )
 from engagement_platform.pipelines.pinned_settings import that_decide
@@ -148,7 +149,8 @@ def open_batch(
             known = known.unionByName(edges, allowMissingColumns=True)
         with compiled(lake.spark):
             plan = kept(with_verdict(plan, known, accepted, NAMED_BY, unique=NAMED_BY))
-        outcome = plan.groupBy("verdict", "operation").agg(F.count("*").alias("requests")).collect()
+        with unweighed(lake.spark):
+            outcome = plan.groupBy("verdict", "operation").agg(F.count("*").alias("requests")).collect()
     [(code, sentence)] = REASONS.items()
     conflicts = sum(row["requests"] for row in outcome if row["verdict"] == Verdict.CONFLICT.value)
     refused = with_reason(plan.where(F.col("verdict") == Verdict.CONFLICT.value), code, sentence)

@@ -247,7 +247,7 @@ def rematerialize_aliases(
 
     def prepare(manifest: Manifest) -> Move:
         at = snapshot.snapshot_of(lake.root, manifest.table_versions)
-        tune_for(lake, live_files.rows_in(lake.uri(data), at.versions[data.name]))
+        tune_for(lake, live_files.rows_in(lake.uri(data), at.versions[data.name]), weighed=False)
         return Move(lake.under(as_pinned(settings, manifest)), data, manifest, at)
 
     return parts.job(
