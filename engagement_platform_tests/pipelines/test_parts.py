@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pipelines.parts import FEW_ROWS, INTERPRETED_ROWS, compiled, tune_for
+from engagement_platform.pipelines.parts import FEW_ROWS, INTERPRETED_ROWS, compiled, tune_for, unweighed
 from engagement_platform.settings import Settings, SparkSettings
 
 ADAPTIVE, COMPILED, PARTITIONS = (
@@ -16,6 +16,7 @@ ADAPTIVE, COMPILED, PARTITIONS = (
     "spark.sql.codegen.wholeStage",
     "spark.sql.shuffle.partitions",
 )
+WEIGHED = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,15 @@ def test_a_scan_is_compiled_and_leaves_the_session_as_it_was(rows: int, spark: S
     with compiled(lake.spark):
         assert lake.spark.conf.get(COMPILED) == "true"
     assert lake.spark.conf.get(COMPILED) == before
+
+
+def test_only_groups_of_rules_go_to_python_without_being_weighed(spark: SparkSession, tmp_path: Path) -> None:
+    """Messages, which may be large, are weighed again by the next batch of the same session."""
+    lake = Lake(spark.newSession(), Settings(home=tmp_path))
+    seen = []
+    for weighed in (True, False, True):
+        tune_for(lake, 1, weighed=weighed)
+        seen.append(lake.spark.conf.get(WEIGHED))
+    with unweighed(lake.spark):
+        seen.append(lake.spark.conf.get(WEIGHED))
+    assert [*seen, lake.spark.conf.get(WEIGHED)] == ["64m", str(2**31 - 1), "64m", str(2**31 - 1), "64m"]
