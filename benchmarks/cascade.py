@@ -35,6 +35,7 @@ from engagement_platform.pipelines.mutations import connected_components as grou
 from engagement_platform.pipelines.mutations import rules
 from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing
 from engagement_platform.pipelines.mutations.rules import MOVE_DDL
+from engagement_platform.pipelines.parts import unweighed
 from engagement_platform.settings import Settings, SparkSettings
 
 SHORTEST, LONGEST = 2, 20
@@ -147,7 +148,9 @@ def measure(edges: DataFrame, way: str, options: argparse.Namespace) -> Iterator
     try:
         for round_ in range(options.rounds + 1):
             began = time.monotonic()
-            resolved(edges, way, options).write.format("noop").mode("overwrite").save()
+            # As the jobs do.
+            with unweighed(edges.sparkSession):
+                resolved(edges, way, options).write.format("noop").mode("overwrite").save()
             one = Measured(way, round_, options.requests, time.monotonic() - began)
             name = f"warm {round_}/{options.rounds}" if round_ else "cold"
             console.print(f"{way:18} {name:9} {one.seconds:6.2f} s {one.requests_per_s:>9,.0f} requests/s")
