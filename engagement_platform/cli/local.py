@@ -76,7 +76,8 @@ def up(
     """Run everything on this machine: Kafka, Spark, Dagster with its UI, sample traffic. Ctrl-C stops it all.
 
     Needs about 6 GB of memory; what ENGAGEMENT_PLATFORM_KAFKA__BOOTSTRAP_SERVERS or ENGAGEMENT_PLATFORM_SPARK__REMOTE
-    name is used instead of being started. Exit status: 0 when stopped; with --for, 0 only if the figures balance.
+    name is used instead of being started. Exit status: 0 when stopped; with --for, 0 only if the figures balance and
+    the traffic produced something.
     Example: engagement-platform up --for 120 --traffic 200
     """
     from rich.console import Console

@@ -24,6 +24,7 @@ WARMING_BATCHES = 2
 """Of a job after a start: the first pays for loading classes (about 10 s), the second for what waited meanwhile."""
 REASON_LENGTH = 160
 _EVERY_S = 2.0
+BALANCE = "balance"
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,13 @@ class Figures:
         """
         came = self.since(opening)
         return opening.counts["backlog"] + came["on_broker"] - came["landed"] - came["duplicates"] - came["quarantined"]
+
+    def books(self, opening: Figures, *, traffic: bool) -> str:
+        """BALANCE, or in what they do not. traffic: whether something has to have been produced since the opening."""
+        if traffic and self.since(opening)["on_broker"] <= 0:
+            return "nothing produced"
+        missing = self.missing(opening)
+        return BALANCE if missing == 0 else f"{abs(missing):,} {'missing' if missing > 0 else 'too many'}"
 
 
 def figures(settings: Settings, sums: dict[str, Sums] | None = None) -> Figures:
@@ -181,9 +189,9 @@ def progress(watch: Watch, opening: Figures, left_s: float | None) -> str:
     return "  ".join(parts)
 
 
-def summary_table(closing: Figures, opening: Figures, seconds: dict[str, float | None]) -> Table:
-    """The figures of a bounded run, one a line, and whether they balance."""
-    came, missing = closing.since(opening), closing.missing(opening)
+def summary_table(closing: Figures, opening: Figures, seconds: dict[str, float | None], books: str) -> Table:
+    """The figures of a bounded run, one a line, and whether they balance. books: as `Figures.books` has it."""
+    came = closing.since(opening)
     took = {name: "-" if value is None else f"{value:.1f} s" for name, value in seconds.items()}
     rows = {
         "produced": f"{came['on_broker']:,}",
@@ -195,7 +203,7 @@ def summary_table(closing: Figures, opening: Figures, seconds: dict[str, float |
         "rows mutated": f"{came['rows_mutated']:,}",
         **{name: took[name] for name in ("mutation visible p95", "mutation announced p95")},
         "files": f"{came['files']:,}",
-        "books": "balance" if missing == 0 else f"{abs(missing):,} {'missing' if missing > 0 else 'too many'}",
+        "books": books,
     }
     table = Table("Summary", "")
     table.columns[1].justify = "right"

@@ -23,7 +23,7 @@ from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.errors import PlatformError
 from engagement_platform.local import ingest
 from engagement_platform.local.aws import NOT_INSTALLED, is_installed
-from engagement_platform.local.figures import Figures, Watch, figures, latencies, progress, summary_table
+from engagement_platform.local.figures import BALANCE, Figures, Watch, figures, latencies, progress, summary_table
 from engagement_platform.local.home import locked_home
 from engagement_platform.local.orchestrator import PORTS, dagster_children, ui_address
 from engagement_platform.local.ports import check_ports
@@ -129,8 +129,8 @@ def run_up(settings: Settings, rate: float, seconds: float | None, console: Cons
     """Run everything until `stop`, or for so many seconds and until all is ingested and announced; the exit status.
 
     rate: sample engagements a second, 0 for none. The status is 0 when stopped as asked; of a bounded run 0 only when
-    the figures balance, and 1 also when it was stopped before. Raises as run_services, and when a bounded run's backlog
-    does not shrink any more.
+    the figures balance and its traffic produced something, and 1 also when it was stopped before. Raises as
+    run_services, and when a bounded run's backlog does not shrink any more.
     """
     services = missing_services(settings)
     with _foreground(services, {**services.needs, **PORTS}, console, stop) as foreground:
@@ -208,8 +208,10 @@ def _work(foreground: Foreground, rate: float, seconds: float | None, opening: F
             supervisor.end(name)
         _wait_until_announced(watch, turn)
     final = figures(settings)
-    console.print(summary_table(final, opening, latencies(settings, opening.at)))
-    return 0 if final.missing(opening) == 0 else 1
+    counted = settings.pipelines.engagements or settings.pipelines.profiles
+    books = final.books(opening, traffic=bool(rate) and counted)
+    console.print(summary_table(final, opening, latencies(settings, opening.at), books))
+    return 0 if books == BALANCE else 1
 
 
 def _wait_until_announced(watch: Watch, turn: Callable[[], None]) -> None:

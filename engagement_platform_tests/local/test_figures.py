@@ -15,6 +15,7 @@ from rich.console import Console
 
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest
 from engagement_platform.local.figures import (
+    BALANCE,
     Figures,
     Watch,
     announced_at,
@@ -46,11 +47,22 @@ def test_what_is_missing_or_doubled_is_what_the_balance_says(
     assert Figures(NOON, now).missing(opening) == lost
 
 
+def test_books_of_a_run_with_traffic_do_not_balance_where_nothing_was_produced() -> None:
+    opening = Figures(NOON, Counter(on_broker=20, landed=20))
+    waited = Figures(NOON, Counter(on_broker=25, backlog=5, landed=20))
+    assert opening.books(opening, traffic=True) == "nothing produced"
+    assert opening.books(opening, traffic=False) == BALANCE
+    assert Figures(NOON, Counter(on_broker=25, landed=25)).books(waited, traffic=True) == "nothing produced"
+    assert Figures(NOON, Counter(on_broker=26, landed=26)).books(waited, traffic=True) == BALANCE
+
+
 @pytest.mark.parametrize(("landed", "verdict"), [(19_990, "balance"), (19_988, "2 missing"), (19_993, "3 too many")])
 def test_the_summary_fits_a_narrow_terminal_and_tells_the_verdict(landed: int, verdict: str) -> None:
     came = Counter(on_broker=20_007, landed=landed, quarantined=4, duplicates=6, requests_applied=3_000)
     seconds = dict.fromkeys((FRESH[1], "p95 once running", *MUTATION))
-    table = summary_table(Figures(NOON, came), Figures(NOON, Counter(on_broker=7)), {"freshness p50": 4.25, **seconds})
+    closing, opening = Figures(NOON, came), Figures(NOON, Counter(on_broker=7))
+    books = closing.books(opening, traffic=True)
+    table = summary_table(closing, opening, {"freshness p50": 4.25, **seconds}, books)
     console = Console(width=60, force_terminal=False)
     with console.capture() as capture:
         console.print(table)
