@@ -55,7 +55,6 @@ class ExtraMissing(PlatformError):
     """A part of the platform was asked for whose packages are not installed."""
 
     def __init__(self, what: str, extra: Extra, absent: tuple[str, ...]) -> None:
-        self.extra, self.absent = extra, absent
         super().__init__(
             f"{what} needs {', '.join(absent)}, which the extra `{extra}` brings and this installation lacks. Nothing "
             f"was changed. Install it: pip install 'engagement-platform[{extra}]'"

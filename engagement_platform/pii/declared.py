@@ -39,7 +39,6 @@ class PiiDeclarationRefused(PlatformError):
     """A declared pointer that is none, or that contradicts another declaration."""
 
     def __init__(self, event_type: str, pointer: str, why: str) -> None:
-        self.event_type, self.pointer = event_type, pointer
         super().__init__(
             f"The field {pointer!r} declared for events of type {event_type!r} cannot be used: {why}. Nothing was "
             "started. Write a JSON pointer such as /player/email or /devices/*/ip in pii.fields or pii.safe."

@@ -50,7 +50,6 @@ class MigrationDiffers(PlatformError):
     """The table holds something else in its new layout."""
 
     def __init__(self, table: str, versions: tuple[int, int], sums: tuple[Checksum, Checksum], after: str) -> None:
-        self.table, self.versions, self.sums = table, versions, sums
         before, now = sums
         super().__init__(
             f"Version {versions[1]} of {table} has another layout than version {versions[0]} and other rows: "

@@ -114,7 +114,7 @@ class RetentionTooShort(PlatformError):
     """A VACUUM was asked to remove files that may still be read."""
 
     def __init__(self, table: str, asked_hours: int, floors: Sequence[Floor]) -> None:
-        self.table, self.asked_hours, self.floors = table, asked_hours, tuple(floors)
+        self.table, self.floors = table, tuple(floors)
         reasons = "; ".join(f"{floor.because} needs {floor.hours:,} hours ({floor.do})" for floor in floors)
         super().__init__(
             f"VACUUM of {table} was asked to keep {asked_hours:,} hours, which is too little: {reasons}. Nothing was "
