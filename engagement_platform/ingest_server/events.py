@@ -8,25 +8,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
 from engagement_platform.settings import IngestServerSettings
 from engagement_platform.sources import strict_json
+from engagement_platform.sources.messages import ReasonCode
 from engagement_platform.sources.values import ISO_TIME, read_id, subject_in
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-class Refused(StrEnum):
-    """Why an event, or a whole body, was refused: the reason code, and a sentence for the sender."""
-
-    sentence: str
-
-    def __new__(cls, code: str, sentence: str) -> Self:
-        made = str.__new__(cls, code)
-        made._value_, made.sentence = code, sentence
-        return made
+class Refused(ReasonCode):
+    """Why an event, or a whole body, was refused; the sentence is for the sender."""
 
     NOT_JSON = "not_json", "It is no JSON in UTF-8."
     NOT_EVENTS = "not_events", 'It is neither a list of events nor an object with one as "events".'

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 if TYPE_CHECKING:
     from engagement_platform.settings import DecodingSettings
@@ -34,19 +34,19 @@ class DecodingLimits:
         return cls(**{**settings.model_dump(), "aliases": tuple(settings.aliases.items())})
 
 
-class Reason(StrEnum):
-    """Why a message was refused: a code, and a sentence that has a place for the field's name.
-
-    The codes are stored in the quarantine and named by redrives: never rename one.
-    """
+class ReasonCode(StrEnum):
+    """Why something was refused: a code, which is the value, and a sentence, which may have a place for a field."""
 
     sentence: str
 
-    def __new__(cls, code: str, sentence: str = "") -> Reason:
-        """The code is the value."""
+    def __new__(cls, code: str, sentence: str) -> Self:
         made = str.__new__(cls, code)
         made._value_, made.sentence = code, sentence
         return made
+
+
+class Reason(ReasonCode):
+    """Why a message was refused. The codes are stored in the quarantine and named by redrives: never rename one."""
 
     def rejection(self, field: str = "") -> Rejection:
         """Of a message whose field breaks the rule."""

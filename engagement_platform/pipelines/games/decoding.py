@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import NamedTuple
 
 from engagement_platform.pii.declared import parts
@@ -19,7 +18,7 @@ from engagement_platform.pipelines.games.event_type import OPTIONAL, EventField,
 from engagement_platform.pipelines.games.registry import Registry
 from engagement_platform.settings import Settings
 from engagement_platform.settings.section import MIB
-from engagement_platform.sources.messages import DecodingLimits, Reason
+from engagement_platform.sources.messages import DecodingLimits, Reason, ReasonCode
 from engagement_platform.sources.strict_json import MAX_DIGITS, JsonObject, Refused, object_parser
 from engagement_platform.sources.values import Reader, read_id, time_reader, value_reader, wrong_or_missing
 
@@ -34,18 +33,8 @@ _CLEANING: Mapping[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
-class GameReason(StrEnum):
-    """Why a line is no event, beside what holds for any message: a code, and a sentence, as `Reason` has them.
-
-    The codes stand in `game/quarantine`: never rename one.
-    """
-
-    sentence: str
-
-    def __new__(cls, code: str, sentence: str = "") -> GameReason:
-        made = str.__new__(cls, code)
-        made._value_, made.sentence = code, sentence
-        return made
+class GameReason(ReasonCode):
+    """Why a line is no event, beside what holds for any message. The codes stand in `game/quarantine`: rename none."""
 
     UNKNOWN_EVENT_TYPE = ("unknown_event_type", "No declaration has this event_type.")
     BAD_GAME_ID = ("bad_game_id", "game_id has other characters than letters, digits, - . and _, or more than 64.")
