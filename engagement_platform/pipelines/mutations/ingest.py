@@ -16,7 +16,7 @@ from engagement_platform.engine.job import MicroBatchJob, Step
 from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake.engagement import ALIAS, MUTATION_REQUEST, QUARANTINE
 from engagement_platform.lake.lake import Lake
-from engagement_platform.pii.tombstones import PERSON, StoredTombstones, Tombstones
+from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pipelines.duplicates import bounds, with_verdict
 from engagement_platform.pipelines.parts import (
     COORDINATES,
@@ -142,11 +142,10 @@ def open_batch(
         plan = plan.withColumn("verdict", F.lit(Verdict.NEW.value))
     else:
         version = manifest.table_versions[MUTATION_REQUEST.name]
-        known = lake.read(MUTATION_REQUEST, version) if version else None
-        if known is not None and tombstones.organizations(PERSON):
-            # An erasure takes requests away and leaves edges: of two with one id the first would count.
-            edges = lake.read(ALIAS).where(F.col("batch_sequence") < manifest.sequence)
-            known = known.unionByName(edges, allowMissingColumns=True)
+        # Edges stand without their requests after an erasure, and where a batch was abandoned that had written no more:
+        # of two with one id the first would count.
+        edges = lake.read(ALIAS).where(F.col("batch_sequence") < manifest.sequence)
+        known = lake.read(MUTATION_REQUEST, version).unionByName(edges, allowMissingColumns=True)
         with compiled(lake.spark):
             plan = kept(with_verdict(plan, known, accepted, NAMED_BY, unique=NAMED_BY))
         with unweighed(lake.spark):

@@ -7,8 +7,8 @@ from itertools import zip_longest
 
 import pytest
 
-from engagement_platform.lake.engagement import QUARANTINE
-from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS
+from engagement_platform.lake.engagement import ALIAS, QUARANTINE
+from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS, reset_job
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
@@ -120,6 +120,27 @@ def test_batches_that_end_anywhere_are_finished_once(world: World) -> None:
     """One point of each job; all of them among the slow tests."""
     (one_of_each,) = zip(*(spread(POINTS[job], 1)[:1] for job in JOBS), strict=True)
     assert_crashes_change_nothing(world, [one_of_each])
+
+
+def test_edges_of_an_abandoned_batch_stand_once_and_what_is_read_again_or_contradicts_them_changes_nothing(
+    world: World,
+) -> None:
+    """They are written before their requests, which by then are known by them."""
+    world.produce(before("org"))
+    world.run()
+    world.produce_requests(requests("org")[:5])
+    with pytest.raises(Crash):
+        world.run(crash_at("tables.alias:after"), name=INGEST_MUTATION_REQUESTS)
+    reset_job(INGEST_MUTATION_REQUESTS, world.settings, abandon=True)
+    edges = world.rows(ALIAS)
+    assert len(edges) == 5
+    world.produce_requests([{**request, "to_id": "p8"} for request in requests("org")[:1]])
+    [read_again] = world.run(name=INGEST_MUTATION_REQUESTS)
+    assert {name: read_again.counts[name] for name in ("landed", "duplicates", "quarantined")} == {
+        "landed": 0, "duplicates": 5, "quarantined": 1,
+    }  # fmt: skip
+    assert world.rows(ALIAS) == edges
+    assert standing_rows(world) == replay([*before("org"), *requests("org")[:5]]).data
 
 
 @pytest.mark.slow
