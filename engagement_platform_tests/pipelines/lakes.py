@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 import pyarrow as pa
 
 from engagement_platform.pipelines.engagements.rules import Target, Verdict, resolve
 from engagement_platform.pipelines.engagements.schema import COPY, STATE
+from engagement_platform.pipelines.mutations.concerned import of_rows
 from engagement_platform.pipelines.mutations.identity import Edge
 from engagement_platform.pipelines.mutations.rules import (
     Evidence,
@@ -24,6 +25,7 @@ from engagement_platform.pipelines.mutations.rules import (
     current_rows,
     needed_evidence,
 )
+from engagement_platform.pipelines.state import one_chunk
 
 Message = Mapping[str, Any]
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -60,9 +62,15 @@ class MemoryLake:
         copies = pa.Table.from_pylist([copy_of(offset, message) for offset, message in messages], schema=COPY)
         days = set(copies.column("engagement_date").to_pylist())
         ids = set(copies.column("engagement_id").to_pylist())
-        plan = resolve(self.organization_id, copies, self.state(ids, days), all_days=False, announced=self.sequence)
+        persons, midnight = one_chunk(copies.column("person_id")), datetime.combine(min(days), time(), UTC)
+
+        def planned(days: set[date] | None) -> pa.Table:
+            state, all_days = of_rows(self.state(ids, days, midnight), persons), days is None
+            return resolve(self.organization_id, copies, state, all_days=all_days, announced=self.sequence)
+
+        plan = planned(days)
         if Verdict.UNFOUND.value in plan.column("verdict").to_pylist():
-            plan = resolve(self.organization_id, copies, self.state(ids, None), all_days=True, announced=self.sequence)
+            plan = planned(None)
         rows = plan.to_pylist()
         for row in rows:
             image = {name: row[name] for name in _IMAGE}
@@ -118,7 +126,7 @@ class MemoryLake:
 
     def announce(self) -> None:
         """Notifications for what has been accepted since the last time."""
-        found = changes(self.organization_id, self.state(None, None), self.announced)
+        found = changes(self.organization_id, of_rows(self.state(None, None)), self.announced)
         self.notifications += found.to_pylist()
         self.announced = self.sequence + 1
 
@@ -141,15 +149,15 @@ class MemoryLake:
 
     def current(self) -> dict[str, dict[str, Any]]:
         """What readers see, by engagement id."""
-        rows = current_rows(self.organization_id, self.state(None, None)).to_pylist()
+        rows = current_rows(self.organization_id, of_rows(self.state(None, None))).to_pylist()
         return {row["engagement_id"]: row for row in rows if row["person_id"] is not None}
 
     def names(self) -> dict[str, tuple[str, datetime]]:
         """What readers see, by id."""
         return current_names(self.organization_id, self.evidence, self.accepted_edges)
 
-    def state(self, ids: set[str] | None, days: set[date] | None) -> pa.Table:
-        """The organization's state; of these ids and days, as the jobs load it."""
+    def state(self, ids: set[str] | None, days: set[date] | None, edges_after: datetime = EPOCH) -> pa.Table:
+        """The organization's state; of these ids and days, and of edges after a time, as the jobs load it."""
         held = [*self.base.values(), *self.changeset]
         rows = [
             row
@@ -157,7 +165,7 @@ class MemoryLake:
             if (ids is None or row["engagement_id"] in ids) and (days is None or row["engagement_date"] in days)
         ]
         parts = [{"row": row} for row in rows]
-        parts += [{"edge": edge} for edge in self.edges]
+        parts += [{"edge": edge} for edge in self.edges if edge["execution_ts"] > edges_after]
         parts += [{"patch": patch} for patch in self.patches if ids is None or patch["engagement_id"] in ids]
         return pa.Table.from_pylist([{"organization_id": self.organization_id, **part} for part in parts], schema=STATE)
 

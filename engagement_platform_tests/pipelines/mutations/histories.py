@@ -22,8 +22,8 @@ DAYS = 4
 PERSONS = ("p1", "p2", "p3", "p4")
 ENGAGEMENTS = ("e1", "e2", "e3", "e4", "e5")
 NAMES = ("Ann", "Bo", "Zoë", "😀", "")
-# Two a day, one of them the last moment of it, so that equal times and the edges of days are frequent.
-MOMENTS = (time(10), time(23, 59, 59, 999_999))
+# Three a day, the first and the last moment of it among them, so that equal times and the edges of days are frequent.
+MOMENTS = (time(), time(10), time(23, 59, 59, 999_999))
 ELSEWHERE = timezone(timedelta(hours=2))
 
 
