@@ -23,6 +23,9 @@ SCHEMA_VERSION = 3
 # Transactions here take milliseconds; half a minute of waiting for another writer means that it is stuck.
 LOCK_TIMEOUT_S = 30
 
+# A Spark error can carry a whole plan; its beginning names the cause.
+_MAX_REASON_CHARS = 8_000
+
 _WRITES = "engagement_platform_writes"
 
 
@@ -249,3 +252,9 @@ def _unavailable(engine: Engine, error: Exception) -> Exception:
 
 def _shown(url: URL) -> str:
     return url.render_as_string(hide_password=True)
+
+
+def storable(reason: str) -> str:
+    """Text that both databases take: PostgreSQL refuses NUL, neither takes half a surrogate pair."""
+    plain = reason.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
+    return plain if len(plain) <= _MAX_REASON_CHARS else plain[:_MAX_REASON_CHARS] + " …"

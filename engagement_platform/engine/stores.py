@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime
 
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, select, union
 
-from engagement_platform.engine.database import draw_after, next_sequence, reading, upsert, utc_now, writing
+from engagement_platform.engine.database import draw_after, next_sequence, reading, storable, upsert, utc_now, writing
 from engagement_platform.engine.lease import Fence, lock_name, verify
 from engagement_platform.engine.model import (
     REWOUND_BY,
@@ -29,9 +29,6 @@ from engagement_platform.engine.model import (
 )
 from engagement_platform.engine.schema import BATCH, BATCH_METADATA, FOREIGN_APPLICATION, JOB_GENERATION
 from engagement_platform.errors import PlatformError
-
-# A Spark error can carry a whole plan; its beginning names the cause.
-MAX_REASON_CHARS = 8_000
 
 
 class StaleBatch(PlatformError):
@@ -87,10 +84,10 @@ class CheckpointStore:
             return sorted(connection.execute(select(BATCH.c.job_name).distinct()).scalars())
 
     def app_id(self, job: str) -> str:
-        """The application id that the job's transactions carry now, such as `ingest-engagements@1.5f0c9a2e`.
+        """The application id of the job's transactions, such as `ingest-engagements@1.5f0c9a2e`; drawn once and kept.
 
-        Drawn once and kept. Its random end distinguishes these stores from others that wrote the same tables before:
-        with the id of those, Delta would take new batches for old ones and skip them.
+        Its random end distinguishes these stores from others that wrote the same tables before: with the id of those,
+        Delta would take new batches for old ones and skip them.
         """
         with _alone(self._engine, job) as connection:
             generation, app_id = _generation(connection, job)
@@ -140,13 +137,15 @@ class CheckpointStore:
     ) -> None:
         """The batch is done: from here on the next one starts at this one's end. Raises StaleBatch unless RUNNING."""
         done = {"job_state": JobState.SUCCEEDED, "counts": counts, "details": details or {}, "reason": None}
+        now = finished_ts or self._clock()
         with _alone(self._engine, manifest.job, fences) as connection:
             _require(connection, manifest, JobState.RUNNING)
-            _update(connection, manifest, done | {"finished_ts": finished_ts or self._clock()})
+            _update(connection, manifest, done | {"finished_ts": now})
+            _pass(connection, manifest, now)
 
     def fail(self, manifest: Manifest, reason: str, fences: Sequence[Fence] = ()) -> None:
         """The batch stopped; the next run takes the same batch again. Raises StaleBatch once it has SUCCEEDED."""
-        failed = {"job_state": JobState.FAILED, "reason": _storable(reason), "finished_ts": self._clock()}
+        failed = {"job_state": JobState.FAILED, "reason": storable(reason), "finished_ts": self._clock()}
         with _alone(self._engine, manifest.job, fences) as connection:
             _require(connection, manifest, *UNFINISHED)
             _update(connection, manifest, failed)
@@ -205,9 +204,7 @@ class CheckpointStore:
                 identity=last.identity, source=source, sequence=next_sequence(connection),
             )  # fmt: skip
             _add(connection, manifest, JobState.SUCCEEDED, now, details)
-            # A process refuses to leave a batch out, and it never sees this one.
-            passed = {"app_id": app_id, "batch_id": manifest.batch_id, "modified_ts": now, "counts": {}}
-            connection.execute(BATCH_METADATA.update().where(BATCH_METADATA.c.job_name == job).values(**passed))
+            _pass(connection, manifest, now)
             return manifest
 
     def adopt(
@@ -319,6 +316,13 @@ def _update(connection: Connection, manifest: Manifest, values: Mapping[str, obj
     connection.execute(BATCH.update().where(_is(manifest)).values(**values))
 
 
+def _pass(connection: Connection, manifest: Manifest, now: datetime) -> None:
+    """Let processes that a batch had nothing for go on after it, such as a restore's that was given up."""
+    others = (BATCH_METADATA.c.job_name == manifest.job) & (BATCH_METADATA.c.batch_id < manifest.batch_id)
+    passed = {"app_id": manifest.app_id, "batch_id": manifest.batch_id, "modified_ts": now, "counts": {}}
+    connection.execute(BATCH_METADATA.update().where(others).values(**passed))
+
+
 def _add(
     connection: Connection,
     manifest: Manifest,
@@ -331,13 +335,9 @@ def _add(
     connection.execute(
         BATCH.insert().values(
             job_name=manifest.job, app_id=manifest.app_id, batch_id=manifest.batch_id, manifest=manifest.as_json(),
-            job_state=state, counts={},
-            generation=manifest.generation,
-            ingestion_date=manifest.ingestion_ts.astimezone(UTC).date().isoformat(),
-            attempts=1,
-            started_ts=now,
-            finished_ts=now if state is JobState.SUCCEEDED else None,
-            details=details or {}, reason=reason,
+            generation=manifest.generation, job_state=state, attempts=1, counts={}, details=details or {},
+            ingestion_date=manifest.ingestion_ts.astimezone(UTC).date().isoformat(), reason=reason,
+            started_ts=now, finished_ts=now if state is JobState.SUCCEEDED else None,
         )
     )  # fmt: skip
 
@@ -392,9 +392,3 @@ def _require(connection: Connection, manifest: Manifest, *states: JobState) -> N
         raise StaleBatch(manifest, f"the checkpoint holds {stored.manifest if stored else 'no batch'}, another one")
     if stored.state not in states:
         raise StaleBatch(manifest, f"its state is {stored.state} already")
-
-
-def _storable(reason: str) -> str:
-    """Text that both databases take: PostgreSQL refuses NUL, neither takes half a surrogate pair."""
-    text = reason.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
-    return text if len(text) <= MAX_REASON_CHARS else text[:MAX_REASON_CHARS] + " …"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import partial
@@ -341,8 +341,8 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     """Forget the job's checkpoint; its new application id.
 
     abandon: also when the last batch is unfinished; opens Spark to close the batch's transactions, so that nothing that
-    still writes under them can land later. Raises JobRefused otherwise, LeaseUnavailable
-    while it runs.
+    still writes under them can land later. Raises JobRefused otherwise, and while a restore that puts the job back is
+    unfinished; LeaseUnavailable while it runs.
     """
     names = (*job_names(settings), *GAME_JOBS)
     declared = declarations(settings)
@@ -354,6 +354,13 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
         raise _unknown(name, names)
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
+        for one in stores.checkpoints.unfinished():
+            rewinds = one.manifest.source.get("rewinds")
+            if isinstance(rewinds, Mapping) and name in rewinds:
+                raise JobRefused(
+                    f"{one.manifest} is unfinished, and puts {name} back. Nothing was changed. First end that: "
+                    f"{how_to_finish(one.manifest.job)}."
+                )
         last = stores.checkpoints.latest(name)
         if last is not None and last.state is not JobState.SUCCEEDED:
             if not abandon:

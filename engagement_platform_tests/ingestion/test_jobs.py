@@ -22,6 +22,7 @@ from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Manifest
 from engagement_platform.pipelines.jobs import (
     INGEST_ENGAGEMENTS,
+    INGEST_MUTATION_REQUESTS,
     REDRIVE_QUARANTINE,
     JobRefused,
     build_job,
@@ -234,6 +235,21 @@ def test_a_job_that_is_declared_no_longer_can_be_given_up(untouched: Settings) -
     assert [each.manifest.job for each in checkpoints.unfinished()] == ["restore-tables"]
     with pytest.raises(JobRefused, match="There is no job called 'restore-tables'"):
         reset_job("restore-tables", untouched, abandon=True)
+
+
+def test_a_job_that_an_unfinished_restore_puts_back_is_not_reset(untouched: Settings) -> None:
+    """The restore would find no batch to put it back from, and could not be given up either."""
+    checkpoints = open_stores(untouched).checkpoints
+    rewinds = {INGEST_ENGAGEMENTS: {"start": {"0": 0}, "end": {"0": 1}}}
+    now = datetime.now(UTC)
+    begun = Manifest("restore-tables", "restore-tables@1", 0, {"t": 2}, {"t": 1}, now, source={"rewinds": rewinds})
+    checkpoints.begin(begun)
+    for abandon in (False, True):
+        with pytest.raises(JobRefused, match=r"restore-tables batch 0 is unfinished.*restore --finish.*--abandon"):
+            reset_job(INGEST_ENGAGEMENTS, untouched, abandon=abandon)
+    reset_job(INGEST_MUTATION_REQUESTS, untouched)
+    checkpoints.succeed(checkpoints.unfinished()[0].manifest, {})
+    reset_job(INGEST_ENGAGEMENTS, untouched)
 
 
 def test_a_redrive_without_a_reason_is_refused_before_anything_is_opened(untouched: Settings) -> None:

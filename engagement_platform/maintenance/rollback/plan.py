@@ -15,7 +15,7 @@ from engagement_platform.engine.model import JobState, Offsets, first_start
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
-from engagement_platform.lake.contract import Table
+from engagement_platform.lake.contract import OPENED, Table
 from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import Moved, is_as_at, moved
@@ -215,7 +215,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
             continue
         _refuse_erased_since(uri, table.name, to)
         files = moved(uri, table.name, now, to)
-        _refuse_other_layout(uri, table.name, to)
+        _refuse_other_shape(uri, table, to)
         changes.append(TableChange(table, now, to, files))
     target = {**versions, **{change.table.name: change.to_version for change in changes}}
     offsets = (
@@ -274,8 +274,8 @@ def _is_there(settings: Settings, group: Group, table: Table, now: int, to: int)
     """Whether a table is as it was at a version, and so is how far batches are moved into it."""
     if not is_as_at(table.uri(settings.lake), table.name, now, to):
         return False
-    moves = group.moving is not None and table.name == group.moving.target.name
-    return not moves or group.mark(settings.lake, table, now) == group.mark(settings.lake, table, to)
+    wanted = group.mark(settings.lake, table, to)
+    return wanted is None or wanted == group.mark(settings.lake, table, now)
 
 
 def _refuse_erased_since(uri: str, name: str, version: int) -> None:
@@ -290,14 +290,26 @@ def _refuse_erased_since(uri: str, name: str, version: int) -> None:
             )
 
 
-def _refuse_other_layout(uri: str, name: str, version: int) -> None:
-    """Raise RestoreRefused when a version, which the log still has, was partitioned in another way."""
-    then, now = log.describe(uri, version), log.describe(uri)
-    if then is not None and now is not None and then.partitioned_by != now.partitioned_by:
+def _refuse_other_shape(uri: str, table: Table, version: int) -> None:
+    """Raise RestoreRefused when no job could go on with a version, which the log still has."""
+    then, now, name = log.describe(uri, version), log.describe(uri), table.name
+    if then is None or now is None:
+        return
+    if then.partitioned_by != now.partitioned_by:
         raise RestoreRefused(
             f"Version {version} of {name}",
             f"it was partitioned by ({', '.join(then.partitioned_by)}), which jobs of these settings would refuse. Set "
             f"the old layout.scheme, `engagement-platform migrate {name}` to it, and restore then",
+        )
+    if lacks := [column for column in table.column_names if column not in then.columns]:
+        raise RestoreRefused(
+            f"Version {version} of {name}",
+            f"it is from before the table got {', '.join(lacks)}. Restore to a later one, or take them out of the "
+            "declaration before",
+        )
+    if then.properties.get(OPENED) == "true":
+        raise RestoreRefused(
+            f"Version {version} of {name}", "an erasure was in the midst of it. Restore to a later one"
         )
 
 

@@ -133,6 +133,12 @@ def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(w
     world.batch(BATCHES)
     assert world.restoring().run(world.asked) is not None
     assert world.state() == "target"
+    # And once more: one that was given up lies between two that are done.
+    world.batch(BATCHES + 1)
+    crashed(world, point)
+    assert world.restoring().abandon(BY) is not None
+    assert world.restoring().run(world.asked) is not None
+    assert world.state() == "target"
 
 
 @pytest.mark.slow

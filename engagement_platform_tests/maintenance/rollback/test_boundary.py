@@ -6,14 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
+from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest
+from engagement_platform.lake.contract import OPENED
 from engagement_platform.lake.optimize import by_maintenance
 from engagement_platform.maintenance.rollback.boundary import Boundary, Commit, Timeline
+from engagement_platform.maintenance.rollback.groups import RestoreRefused
+from engagement_platform.maintenance.rollback.plan import _refuse_other_shape
+from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK
+from engagement_platform_tests.plant import create
 
 DATA = "engagement/data"
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -36,6 +43,18 @@ def commits(owners: Sequence[int | None]) -> list[Commit]:
     """Version 0 made the table; then one version for each owner (None: a compaction). Newest first."""
     made = [(v, None if o is None else f"ingest@1.t/data/insert#{o}") for v, o in enumerate(owners, 1)]
     return [*reversed(made), (0, None)]
+
+
+def test_a_version_that_no_job_could_go_on_with_is_refused(tmp_path: Path) -> None:
+    uri, now = str(tmp_path), CLICK.table
+    before = replace(now, columns=now.columns[:-1])
+    create(uri, before)
+    _refuse_other_shape(uri, before, 0)
+    with pytest.raises(RestoreRefused, match=f"from before the table got {now.column_names[-1]}. Restore to a later"):
+        _refuse_other_shape(uri, now, 0)
+    DeltaTable(uri).alter.set_table_properties({OPENED: "true"}, raise_if_not_exists=False)
+    with pytest.raises(RestoreRefused, match="an erasure was in the midst of it"):
+        _refuse_other_shape(uri, before, 1)
 
 
 @given(

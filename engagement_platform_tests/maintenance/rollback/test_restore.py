@@ -231,6 +231,23 @@ def test_a_restore_can_be_taken_back_itself(filled: Filled, three: World) -> Non
     assert_as_of(three, EVERYTHING)
 
 
+def test_a_request_that_a_move_took_with_its_correction_counts_again_when_only_the_correction_is_undone(
+    world: World,
+) -> None:
+    """The move changed no row, so the Data Table has the files of before; how far it is moved is all that goes back."""
+    world.ticks = True
+    send(world, FIRST[:1])
+    send(world, [histories.convert("there", "p1", "p7", 20)])
+    between = versions(world)
+    send(world, [histories.convert("and back", "p7", "p1", 21)])
+    world.run(name=REMATERIALIZE_ALIASES)
+    assert_as_of(
+        world, [*FIRST[:1], histories.convert("there", "p1", "p7", 20), histories.convert("and back", "p7", "p1", 21)]
+    )
+    restored(world, between[ALIAS.name], ALIAS, mode="drop")
+    assert_as_of(world, [*FIRST[:1], histories.convert("there", "p1", "p7", 20)])
+
+
 @pytest.mark.slow
 def test_readers_are_told_what_they_saw_where_requests_are_not_announced_yet(world: World) -> None:
     """A restore to before them says nothing of them; one to after them leaves them to `apply-mutations`."""
