@@ -12,6 +12,7 @@ import pyarrow as pa
 from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import OPENED, Column, Found, Mode, Table
+from engagement_platform.lake.engagement import NOTIFICATION
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,17 @@ class Appends(CursorReader[Appended]):
 
 
 def cursor_root(root: str, table: str) -> str:
-    """Under which the cursors of a table's consumers are kept; those of notifications go by the lake itself."""
+    """Under which the cursors of a table's consumers are kept; those of what changed go by the lake itself."""
     return f"{root}/{table}"
 
 
 def _contract(root: str, table: str) -> Table:
     """The table as its log describes it. Raises ConsumerRefused."""
-    found = log.describe(f"{root}/{table}")
-    if found is None or "true" not in (found.properties.get(name) for name in ("delta.appendOnly", OPENED)):
+    found, notified = log.describe(f"{root}/{table}"), table == NOTIFICATION.name
+    if notified or found is None or "true" not in map(found.properties.get, ("delta.appendOnly", OPENED)):
         why = f"there is no such table under {root} yet" if found is None else "rows that were written may change"
+        # What VACUUM keeps of it goes by cursors of those that read what became of the engagements that it names.
+        why = "it only names what changed" if notified else why
         raise ConsumerRefused(
             f"{table} cannot be read incrementally: {why}.",
             "Append-only tables can, such as those that you declare; for engagements call `consume` without --table.",

@@ -34,11 +34,13 @@ def stream(lake: Lake, *, name: str, checkpoint: str, store_url: str | None = No
     """
     # Before anything is read of the folder: what another stream has yet to read says nothing of this one.
     StreamCheckpoints(open_engine(store_url or lake.settings.store_url)).claim(name, checkpoint)
-    uri = lake.uri(NOTIFICATION)
-    found = log.open_log(uri)
-    at = followed(checkpoint_folder(checkpoint), str(found.metadata().id)) if found is not None else None
-    if isinstance(at, Followed) and (why := behind(uri, Position(at.version)).lost) is not None:
-        raise TooFarBehind(name, Position(at.version), why, NOTIFICATION.name, stream=True)
+    uri, folder = lake.uri(NOTIFICATION), checkpoint_folder(checkpoint)
+    table_id = log.table_id(uri)
+    at = followed(folder, table_id) or followed(folder, None)
+    if isinstance(at, Followed):
+        position = Position(at.version, table_id=at.table_id)
+        if (why := behind(uri, position).lost) is not None:
+            raise TooFarBehind(name, position, why, NOTIFICATION.name, stream=True)
     return lake.stream(NOTIFICATION)
 
 

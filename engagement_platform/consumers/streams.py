@@ -24,6 +24,8 @@ class Followed:
     """The last version whose files it will not open again."""
     committed_ts: datetime
     """When it finished its last batch."""
+    table_id: str
+    """Of the table's metadata, by which Delta's offsets name it (`reservoirId`)."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,12 @@ class Unreadable:
     why: str
 
 
-def followed(folder: str, table_id: str) -> Followed | Unreadable | None:
+def followed(folder: str, table_id: str | None) -> Followed | Unreadable | None:
     """Where the stream of a checkpoint folder is in a table; None when it has finished no batch, or reads others. A
     folder that is not there is one of a stream that has not begun.
 
-    table_id: of the table's metadata, by which Delta's offsets name it (`reservoirId`). A batch that was begun and not
-    finished is read again, so the offsets of the last finished one count.
+    table_id: None: in the first table that it reads. A batch that was begun and not finished is read again, so the
+    offsets of the last finished one count.
     """
     try:
         return _followed(folder, table_id)
@@ -46,7 +48,7 @@ def followed(folder: str, table_id: str) -> Followed | Unreadable | None:
         return Unreadable(first_line(error))
 
 
-def _followed(folder: str, table_id: str) -> Followed | None:
+def _followed(folder: str, table_id: str | None) -> Followed | None:
     filesystem, path = log.opened(folder.rstrip("/"))
     listed = log.listed(filesystem, f"{path}/commits")
     finished = {int(one.base_name): one for one in listed if one.base_name.isdigit()}
@@ -56,7 +58,9 @@ def _followed(folder: str, table_id: str) -> Followed | None:
     with filesystem.open_input_file(f"{path}/offsets/{newest}") as file:
         lines = file.read().decode().splitlines()
     for offset in (json.loads(line) for line in lines if line.startswith("{")):
-        if isinstance(offset, Mapping) and offset.get("reservoirId") == table_id:
+        found = offset.get("reservoirId") if isinstance(offset, Mapping) else None
+        if found is not None and table_id in (None, found):
             # Of the version that is named a part may be left; all before it is read.
-            return Followed(int(offset["reservoirVersion"]) - 1, finished[newest].mtime or datetime.now(UTC))
+            ended = finished[newest].mtime or datetime.now(UTC)
+            return Followed(int(offset["reservoirVersion"]) - 1, ended, str(found))
     return None

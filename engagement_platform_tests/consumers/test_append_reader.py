@@ -14,7 +14,7 @@ from engagement_platform.consumers import Appends, ConsumerRefused, TooFarBehind
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import added_rows
 from engagement_platform.lake.arrow import table_of
-from engagement_platform.lake.engagement import MAPPING
+from engagement_platform.lake.engagement import MAPPING, NOTIFICATION
 from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.maintenance.layout.vacuum import floors
 from engagement_platform.pipelines.jobs import open_stores
@@ -138,6 +138,8 @@ def test_vacuum_waits_for_who_has_yet_to_read(tmp_path: Path) -> None:
 def test_a_table_whose_rows_change_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     plant.create(MAPPING.uri(lake.settings.lake), MAPPING)
-    for table, why in ((MAPPING.name, "may change"), ("shop/nothing", "no such table")):
+    plant.create(NOTIFICATION.uri(lake.settings.lake), NOTIFICATION)
+    refused = ((MAPPING.name, "may change"), ("shop/nothing", "no such table"), (NOTIFICATION.name, "only names what"))
+    for table, why in refused:
         with pytest.raises(ConsumerRefused, match=why):
             Appends(lake.settings.lake, table, name="me", store_url=lake.settings.store_url)

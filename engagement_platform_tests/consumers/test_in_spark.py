@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -58,6 +59,10 @@ def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on_and_its_fol
     (sentence,) = late(lags(world.settings, engine), datetime.now(UTC), timedelta(hours=1))
     assert sentence.startswith("stream stream has been away longer than changes are kept")
     assert "--forget-stream stream" in sentence
+    shutil.rmtree(uri)
+    world.lake.ensure(NOTIFICATION)
+    with pytest.raises(TooFarBehind, match=r"it was made anew.*--forget-stream stream"):
+        stream(world.lake, name="stream", checkpoint=checkpoint)
 
 
 def test_rows_that_a_deletion_vector_hides_are_not_found_without_spark_either(
