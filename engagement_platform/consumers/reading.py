@@ -9,7 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +27,7 @@ from engagement_platform.lake.arrow import plain_rows, plain_value
 from engagement_platform.lake.contract import Mode, Table
 from engagement_platform.lake.engagement import MAPPING, engagement_tables
 from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.optimize import configured
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 from engagement_platform.pipelines.parts import unweighed
@@ -37,6 +38,8 @@ from engagement_platform.settings import Settings
 
 _NAME = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)+")
 _ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] \S[^\n]*")
+_SHORT_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}
+"""A tenth of Spark's default: rows of 60 kB make 60 MB."""
 
 
 def check_asked(settings: Settings, name: str, version: int | None, out: Path | None) -> None:
@@ -142,9 +145,15 @@ def save(rows: DataFrame, name: str, out: Path) -> int:
     return count
 
 
-def _by_rules(name: str, rows: DataFrame) -> AbstractContextManager[None]:
-    """What the views of engagements and names need while they are read; their rows are small."""
-    return unweighed(rows.sparkSession) if name in (CURRENT, MAPPING.name) else nullcontext()
+@contextmanager
+def _by_rules(name: str, rows: DataFrame) -> Iterator[None]:
+    """What the views of engagements and names need while they are read. What is not weighed goes by rows, since a few
+    may be of many kilobytes."""
+    if name not in (CURRENT, MAPPING.name):
+        yield
+        return
+    with unweighed(rows.sparkSession), configured(rows.sparkSession, _SHORT_BATCHES):
+        yield
 
 
 def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
