@@ -22,7 +22,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from engagement_platform.alerting.model import Alert, Message, Severity, State, message_about, summed_up
 from engagement_platform.alerting.sender import Target, targets_of
-from engagement_platform.engine.database import ensure_tables, reading, upsert, utc_now, writing
+from engagement_platform.engine.database import ensure_tables, reading, storable, upsert, utc_now, writing
 from engagement_platform.engine.schema import JsonObject, UtcTimestamp
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.settings import AlertingSettings
@@ -115,7 +115,9 @@ class Alerts:
         over = kept and kept.state == State.RECOVERED and now - kept.recovered_ts >= self._settings.settle
         before = None if over else kept
         state = State.REPEATED if before else State.RAISED
-        values = {name: getattr(alert, name) for name in ("key", "severity", "title", "body", "source", "labels")}
+        values = {name: getattr(alert, name) for name in ("key", "severity", "source", "labels")}
+        # A check or a run quotes what it found: a database refuses some of that.
+        values |= {"title": storable(alert.title), "body": storable(alert.body)}
         values |= {
             "state": state,
             "times": before.times + 1 if before else 1,
@@ -128,16 +130,19 @@ class Alerts:
         upsert(connection, ALERTS, values, "key")
         return state
 
-    def recovered(self, key: str, words: str = "") -> bool:
-        """Keep that something is over, and sentences about that; whether it was wrong before. Never raises."""
-        over = {"state": State.RECOVERED, "recovered_ts": self._clock(), "recovery": words}
+    def recovered(self, key: str, words: str = "") -> bool | None:
+        """Keep that something is over, and sentences about that; whether it was wrong before. Never raises.
+
+        None when it could not be kept; the log says so.
+        """
+        over = {"state": State.RECOVERED, "recovered_ts": self._clock(), "recovery": storable(words)}
         try:
             with self._writing() as connection:
                 wrong = (ALERTS.c.key == key) & (ALERTS.c.state != State.RECOVERED)
                 return connection.execute(ALERTS.update().where(wrong).values(**over)).rowcount > 0
         except _TROUBLE as error:
             _not_kept(key, error)
-            return False
+            return None
 
     def standing(self) -> list[Standing]:
         """Alerts that are not over, worst first, of one severity the oldest first. Raises StoresUnavailable."""

@@ -131,8 +131,8 @@ def _reason(instance: dg.DagsterInstance, run: dg.DagsterRun) -> str:
 def record_news(alerts: Alerts, news: Mapping[str, News]) -> tuple[str, bool]:
     """Raise and recover; (how much of that was new, whether every alert is kept)."""
     states = [alerts.raised(one) for _, one in sorted(news.items()) if isinstance(one, Alert)]
-    recovered = sum(alerts.recovered(key, one) for key, one in sorted(news.items()) if isinstance(one, str))
-    return f"{states.count(State.RAISED)} new alerts, {recovered} over.", None not in states
+    over = [alerts.recovered(key, one) for key, one in sorted(news.items()) if isinstance(one, str)]
+    return f"{states.count(State.RAISED)} new alerts, {over.count(True)} over.", None not in (*states, *over)
 
 
 _lock = threading.Lock()

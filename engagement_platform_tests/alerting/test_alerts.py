@@ -96,7 +96,7 @@ def test_a_database_that_is_down_stops_nobody_and_is_logged(tmp_path: Path, capl
     folder.mkdir()
     alerts = Alerts(create_engine(f"sqlite:///{folder}"), AlertingSettings(urls=[SecretStr("json://127.0.0.1:9")]))
     assert alerts.raised(trouble()) is None
-    assert alerts.recovered("check/table/fresh") is False
+    assert alerts.recovered("check/table/fresh") is None
     alerts.deliver()
     assert caplog.text.count("Alerting could not keep") == 3
     assert "Alerting could not keep check/table/fresh: The stores at" in caplog.text

@@ -87,6 +87,14 @@ def test_trouble_is_sent_once_then_once_in_an_hour_and_that_it_is_over(kept: Kep
     assert (kept.alerts.standing(), kept.titles()) == ([], [])
 
 
+def test_text_that_no_database_takes_is_kept_without_what_it_refuses(kept: Kept) -> None:
+    bad, plain = "half a pair \ud800, and \x00", r"half a pair \ud800, and \x00"
+    assert kept.alerts.raised(Alert(KEY, Severity.ERROR, bad, bad, "run", kept.clock.now, {})) is State.RAISED
+    [standing] = kept.alerts.standing()
+    assert (standing.alert.title, standing.alert.body) == (plain, plain)
+    assert kept.alerts.recovered(KEY, bad)
+
+
 def test_what_comes_and_goes_is_one_alert(kept: Kept) -> None:
     kept.look()
     assert len(kept.titles()) == 1

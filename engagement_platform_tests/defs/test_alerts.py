@@ -177,6 +177,11 @@ def test_alerts_that_the_stores_do_not_take_come_with_the_next_tick(
     assert world.receiver.arrived == []
     assert world.tick() == "1 new alerts, 0 over."
     assert world.receiver.titles == ["[error] a run of drain failed"]
+    world.run(fails=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(Alerts, "_writing", locked)
+        assert "the next tick tries again" in world.tick()
+    assert world.tick() == "0 new alerts, 1 over."
 
 
 def locked(*_: object) -> None:
