@@ -87,8 +87,8 @@ def how_to_finish(job: str) -> str:
         return "`engagement-platform erase --finish`"
     if (replay := _REPLAY.fullmatch(name)) is not None:
         of = "" if replay["group"] == "game" else f" --tables {replay['group']}"
-        return f"`engagement-platform replay{of} --finish`"
-    if argument:
+        again = f"`engagement-platform replay{of} --finish`"
+    elif argument:
         reason = shlex.quote(argument.partition(":")[2] or argument)
         again = f"launch it again, `engagement-platform run {name} --reason {reason} --until-idle`"
     elif name.startswith("reread-"):

@@ -30,6 +30,7 @@ _MAX_KEY_BYTES = 1024
 _MAX_SIZE = 2**63 - 1
 _GIVEN_OUT = re.compile(r"[!-~]{1,1024}")
 """What S3 gives out as version, ETag, sequencer or time."""
+_VERSION = "?versionId="
 _CONFIRMATIONS = frozenset({"SubscriptionConfirmation", "UnsubscribeConfirmation"})
 
 
@@ -48,8 +49,9 @@ class S3File:
     @property
     def url(self) -> str:
         """For the column `_file`, and for looking it up."""
-        version = f"?versionId={self.version_id}" if self.version_id else ""
-        return f"s3://{self.bucket}/{self.key}{version}"
+        version = f"{_VERSION}{self.version_id}" if self.version_id else ""
+        # In a key these words are no version, which readers of the column cut off.
+        return f"s3://{self.bucket}/{self.key.replace(_VERSION, _VERSION.replace('?', '%3F'))}{version}"
 
     @property
     def shown(self) -> str:
@@ -213,8 +215,7 @@ def _record(record: JsonObject, buckets: frozenset[str]) -> S3File:
     size = s3_object.get("size")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE):
         raise _Unusable("wrong_type", "size of a record is no number of bytes.")
-    # What consoles and Hadoop leave so that an empty folder shows.
-    if (key.endswith("/") and not size) or key.endswith("_$folder$"):
+    if is_folder_marker(key, size):
         raise _Nothing("folder_marker")
     event_time = record.get("eventTime")
     return S3File(
@@ -226,6 +227,11 @@ def _record(record: JsonObject, buckets: frozenset[str]) -> S3File:
         event_time=event_time if isinstance(event_time, str) and _GIVEN_OUT.fullmatch(event_time) else None,
         sequencer=_optional(s3_object, "sequencer"),
     )
+
+
+def is_folder_marker(key: str, size: int | None) -> bool:
+    """Whether an object is what consoles and Hadoop leave so that an empty folder shows."""
+    return (key.endswith("/") and not size) or key.endswith("_$folder$")
 
 
 def _bridged(event: JsonObject, buckets: frozenset[str]) -> S3File:

@@ -41,7 +41,7 @@ METADATA = MetaData()
 FILE = Table(
     "s3_sqs_file",
     METADATA,
-    Column("stream", String(32), primary_key=True),
+    Column("stream", String(256), primary_key=True),
     Column("identity", String(64), primary_key=True),
     # Order of arrival; with it a batch that is planned again after a crash holds the same files.
     Column("number", BigInteger().with_variant(Integer, "sqlite"), nullable=False),
@@ -63,7 +63,7 @@ FILE = Table(
 MESSAGE = Table(
     "s3_sqs_message",
     METADATA,
-    Column("stream", String(32), primary_key=True),
+    Column("stream", String(256), primary_key=True),
     Column("message_id", String(128), primary_key=True),
     Column("receipt", Text, nullable=False),
 )
@@ -71,7 +71,7 @@ MESSAGE = Table(
 NAMED = Table(
     "s3_sqs_named",
     METADATA,
-    Column("stream", String(32), primary_key=True),
+    Column("stream", String(256), primary_key=True),
     Column("message_id", String(128), primary_key=True),
     Column("identity", String(64), primary_key=True),
 )

@@ -151,6 +151,8 @@ def test_a_version_is_part_of_a_file_only_where_overwrites_count() -> None:
     assert first.identity(allow_overwrites=False) == second.identity(allow_overwrites=False)
     assert first.identity(allow_overwrites=True) != second.identity(allow_overwrites=True)
     assert first.url == "s3://raw/k?versionId=v1"
+    named_so = S3File("raw", "k?versionId=v0", "v1")
+    assert named_so.url == "s3://raw/k%3FversionId=v0?versionId=v1", "what is behind the mark is the version"
 
 
 keys = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=256).filter(

@@ -17,7 +17,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.games.job import REPLAY_GAME_EVENTS
 from engagement_platform.pipelines.games.objects import BATCH, ReplaySource, options_of, state_of
 from engagement_platform.settings import Settings
-from engagement_platform.sources.s3_events import S3File
+from engagement_platform.sources.s3_events import S3File, is_folder_marker
 from engagement_platform.sources.s3_sqs_aws import client, reason_of
 from engagement_platform.sources.s3_sqs_queue import Queue
 
@@ -144,7 +144,7 @@ def objects_below(settings: Settings, prefix: str) -> list[S3File]:
         there = [entry for page in pages for entry in page.get("Contents", ())]
     except (BotoCoreError, ClientError) as failed:
         raise BucketNotListed(bucket, prefix, reason_of(failed)) from failed
-    found = [_listed_file(bucket, entry) for entry in there if not (entry["Key"].endswith("/") and not entry["Size"])]
+    found = [_listed_file(bucket, entry) for entry in there if not is_folder_marker(entry["Key"], entry["Size"])]
     return state_of(settings).arrived(found)
 
 

@@ -158,7 +158,10 @@ def test_declared_tables_of_events_are_part_of_everything(arcade: World) -> None
     own = feed.settings(settings).games
     assert (own.queue_url, own.bucket, own.max_objects) == (arcade.queue, arcade.bucket, settings.games.max_objects)
     assert [tables.name for tables in game_places(settings)] == ["game/*", "arcade/*"]
-    assert how_to_finish(feed.replay_job) == "`engagement-platform replay --tables arcade --finish`"
+    assert how_to_finish(feed.replay_job) == (
+        "`engagement-platform replay --tables arcade --finish`, or, when its source is gone, "
+        f"`engagement-platform reset {feed.replay_job} --abandon`"
+    )
     assert reset_job(feed.replay_job, settings).startswith("replay-arcade-events@2")
 
 

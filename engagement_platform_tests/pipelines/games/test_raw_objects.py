@@ -303,3 +303,12 @@ def test_one_object_that_cannot_be_read_or_is_gone_meanwhile_ends_nothing(
     s3.restore_object(Bucket=name, Key="events/b", RestoreRequest={"Days": 1})
     again = RawObjects(settings, shipped(settings))
     assert (again.erase(bob), again.stays, again.left(bob)) == (1, [], 0)
+
+
+def test_what_hadoop_leaves_of_a_folder_is_nothing_to_replay(small: World) -> None:
+    """Its announcement is none of a file, so a batch with nothing else would have nothing to read."""
+    for key in ("events/2026/11/22/10_$folder$", "events/2026/11/22/"):
+        small.s3.put_object(Bucket=small.bucket, Key=key, Body=b"")
+    assert objects_below(small.settings, "events/") == []
+    small.s3.put_object(Bucket=small.bucket, Key="events/2026/11/22/a", Body=b"{}")
+    assert [file.key for file in objects_below(small.settings, "events/")] == ["events/2026/11/22/a"]
