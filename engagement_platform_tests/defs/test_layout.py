@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+import re
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -157,6 +158,25 @@ def test_175_small_files_fail_their_check_and_compaction_turns_it_green(lake: La
     lake.run("examine_layout")
     assert lake.failed() == []
     assert lake.newest().metadata["files"].value == 1
+
+
+def test_an_organization_by_the_name_of_a_picture_is_text_in_all_that_a_run_shows(lake: Lake) -> None:
+    evil = "![x](http://evil.example/?a)<img src=x>"
+    logs.table(
+        lake.data, [logs.add(f"f{number}", 7 * KB, partition={"organization_id": evil}) for number in range(175)]
+    )
+    lake.run("examine_layout")
+    told, health = lake.newest(), lake.instance.get_latest_materialization_event(HEALTH)
+    assert health is not None
+    assert health.asset_materialization is not None
+    shown = [*told.metadata.values(), *health.asset_materialization.metadata.values()]
+    assert any(evil in str(value.value) for value in shown), "it is there"
+    assert not any(isinstance(value, dg.UrlMetadataValue) for value in shown)
+    drawn = [value.md_str or "" for value in shown if isinstance(value, dg.MarkdownMetadataValue)]
+    assert drawn
+    assert all(re.fullmatch(r"!\[[\w ,]*\]\(data:image/svg\+xml;base64,[\w+/=]+\)", text) for text in drawn)
+    assert evil in str(told.description)
+    assert str(told.description).startswith("`")
 
 
 def test_a_lake_without_tables_passes_and_says_so(lake: Lake) -> None:

@@ -10,7 +10,8 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from engagement_platform.ingest_server import app
 from engagement_platform.ingest_server.intake import Taken
 from engagement_platform.settings import Settings
 from engagement_platform_tests.ingest_server.world import (
+    Reply,
     Server,
     event,
     ids,
@@ -35,6 +37,8 @@ from engagement_platform_tests.ingest_server.world import (
 )
 
 pytestmark = pytest.mark.crash
+
+GAMES = ("lines", "wide", "values", "full", "bombs", "calm", "held", "stuck", "counts", "busy")
 
 BEGUN = b"POST /v1/events HTTP/1.1\r\nHost: x\r\n"
 
@@ -53,7 +57,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server,
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     home = tmp_path_factory.mktemp("home")
-    keys = {game: key_for(home, game) for game in ("lines", "wide", "values", "full", "bombs", "calm", "held", "stuck")}
+    keys = {game: key_for(home, game) for game in GAMES}
     with server(home, INGEST_SERVER__RATE_BYTES="0.001", INGEST_SERVER__REQUEST_WITHIN="PT600S") as running:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
         yield running, keys
@@ -129,6 +133,18 @@ def test_a_body_of_more_values_than_all_its_events_may_have_is_not_read(
     assert (reply.status, reply.said["reason_code"]) == (413, "too_many_values")
 
 
+def test_lines_and_values_are_counted_before_any_is_read(attacked: tuple[Server, dict[str, str]]) -> None:
+    """Read, the one would be an event after empty lines, and the other no JSON."""
+    running, keys = attacked
+    one = json.dumps(event("n-1")).encode()
+    for body, kind, code in (
+        (b"\n" * 1_001 + one, app.LINES, "too_many_events"),
+        (b"," * 500_001, app.JSON, "too_many_values"),
+    ):
+        reply = running.send(keys["counts"], body, kind)
+        assert (reply.status, reply.said["reason_code"]) == (413, code)
+
+
 @pytest.mark.parametrize(("kind", "body"), [(app.JSON, b"1," * 510_000), (app.LINES, b"1\n" * 2_000)])
 def test_nothing_of_a_body_with_too_much_in_it_is_parsed(
     kind: str, body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -157,19 +173,68 @@ def test_events_with_thousands_of_declared_and_other_values_are_refused_before_o
         assert {one["reason_code"] for one in reply.said["refused"]} == {"too_many_values"}
 
 
-def test_the_largest_bodies_that_are_taken_keep_nobody_waiting_for_health(
-    attacked: tuple[Server, dict[str, str]],
-) -> None:
+def largest() -> bytes:
     """As many events as a request may have, each with nearly as many values as it may have, half of them declared."""
-    running, keys = attacked
     names, notes = [[f"{word}{number:03}" for number in range(490)] for word in ("canary-of-", "note-of-")]
     full = json.dumps([event(f"f-{n}", email=names, notes=notes) for n in range(500)], separators=(",", ":")).encode()
     assert len(full) > 7_000_000
+    return gzip.compress(full)
+
+
+def test_the_largest_bodies_that_are_taken_keep_nobody_waiting_for_health(
+    attacked: tuple[Server, dict[str, str]],
+) -> None:
+    (running, keys), full = attacked, largest()
     with health_within_a_second(running):
-        statuses = [running.send(keys["full"], gzip.compress(full), Content_Encoding="gzip").status for _ in range(6)]
+        statuses = [running.send(keys["full"], full, Content_Encoding="gzip").status for _ in range(6)]
     taken = statuses.index(429)
     assert taken >= 3
     assert statuses == [200] * taken + [429] * (6 - taken)
+
+
+def test_small_requests_of_another_game_are_answered_while_the_largest_bodies_are_taken(
+    attacked: tuple[Server, dict[str, str]],
+) -> None:
+    """Each of them would wait for a whole body if bodies were taken where requests are received."""
+    (running, keys), full, small = attacked, largest(), list[float]()
+
+    def timed(send: Callable[[], Reply]) -> float:
+        began = time.monotonic()
+        assert send().status == 200
+        return time.monotonic() - began
+
+    with ThreadPoolExecutor(2) as pool:
+        large = [
+            pool.submit(timed, lambda: running.send(keys["busy"], full, Content_Encoding="gzip")) for _ in range(2)
+        ]
+        while not all(each.done() for each in large):
+            small.append(timed(lambda: running.post(keys["calm"], [event(f"s-{len(small)}")])))
+    assert len(small) > 3
+    assert max(small) < min(each.result() for each in large) / 2
+
+
+def test_taking_personal_data_out_of_an_event_costs_as_much_as_out_of_many_with_as_many_values(tmp_path: Path) -> None:
+    """In time of the processor; if each value were looked for in each other one, ten times as much or more."""
+    key = key_for(tmp_path, "puzzle")
+
+    def cost(events: int, values: int) -> int:
+        """Ticks that the server takes for so many events, each with so many declared values and so many others."""
+
+        def ticks() -> int:
+            words = Path(f"/proc/{running.process.pid}/stat").read_text().rpartition(")")[2].split()
+            return int(words[11]) + int(words[12])
+
+        names, notes = [[f"{'a' * 20}{word}{number:05}" for number in range(values)] for word in "cn"]
+        sent = [event(f"{values}-{number}", email=names, notes=notes) for number in range(events)]
+        before = ticks()
+        reply = running.send(key, gzip.compress(json.dumps(sent).encode()), Content_Encoding="gzip")
+        assert reply.said == {"accepted": events, "refused": []}
+        return ticks() - before
+
+    limits = {"INGEST_SERVER__MAX_VALUES": "30000", "INGEST_SERVER__MAX_EVENT_BYTES": "1000000"}
+    with server(tmp_path, INGEST_SERVER__SEGMENT_AGE="PT1H", **limits) as running:
+        cost(50, 200)  # what the first request pays for
+        assert cost(1, 10_000) < 3 * cost(50, 200)
 
 
 def test_requests_of_one_game_wait_for_one_another_and_those_of_others_do_not(
@@ -220,7 +285,7 @@ def test_idle_connections_without_a_key_keep_no_client_with_one_out(
 
 
 def test_refused_events_beyond_their_quota_are_answered_for_and_fill_no_disk(tmp_path: Path) -> None:
-    key = key_for(tmp_path, "puzzle")
+    key, other = key_for(tmp_path, "puzzle"), key_for(tmp_path, "chess")
     settings = {"INGEST_SERVER__REFUSED_BYTES": "40000", "INGEST_SERVER__SEGMENT_AGE": "PT0.1S"}
     with server(tmp_path, **settings) as running:
         for number in range(10):  # these compress well
@@ -229,7 +294,13 @@ def test_refused_events_beyond_their_quota_are_answered_for_and_fill_no_disk(tmp
             reply = running.post(key, [event(f"q-{number} ", note=secrets.token_hex(20_000)), event(f"a-{number}")])
             assert (reply.status, reply.said["accepted"], len(reply.said["refused"])) == (200, 1, 1)
         assert b'ingest_refused_not_kept_total{game="puzzle"} 10.0' in running.call("GET", "/metrics").body
-        wait_until(lambda: "a-9" in ids(stored(tmp_path / "games")), "a-9 was not delivered")
+        for _ in range(10):  # bodies that are no events are refused as one
+            assert running.send(key, b"{" + secrets.token_hex(20_000).encode()).status == 422
+        assert running.post(other, [event("o-1 ")]).status == 422, "another game's quota is its own"
+        wait_until(lambda: b"ingest_spool_bytes 0.0" in running.call("GET", "/metrics").body, "it was not delivered")
+    assert [json.loads(body)["event_id"] for body in refused(tmp_path, "chess")] == ["o-1 "]
+    files = (tmp_path / "lake" / "pii" / "refused").rglob("*.parquet")
+    assert sum(file.stat().st_size for file in files) < 20 * 20_000, "what was refused, zipped"
     kept = [json.loads(body)["event_id"] for body in refused(tmp_path)]
     assert sorted(kept) == [f"r-{number} " for number in range(10)]
     assert len(ids(stored(tmp_path / "games"))) == 10
@@ -258,6 +329,27 @@ def test_a_request_that_does_not_arrive_in_time_is_ended_and_what_is_none_fills_
         for _ in range(20):
             assert connected(b"\x16\x03\x01 and no request\r\n\r\n").recv(12) == b"HTTP/1.1 400"
         assert running.stop() == (0, "Stopped; everything is delivered\n")
+
+
+@pytest.mark.parametrize("is_body", [False, True], ids=["headers", "body"])
+def test_a_byte_now_and_then_wins_no_time(tmp_path: Path, is_body: bool) -> None:
+    key, got = key_for(tmp_path, "puzzle"), b"nothing"
+    with (
+        server(tmp_path, INGEST_SERVER__REQUEST_WITHIN="PT1S") as running,
+        socket.create_connection(("127.0.0.1", running.port), timeout=0.2) as drip,
+    ):
+        drip.sendall(BEGUN + (rest(key) if is_body else b"X: "))
+        for _ in range(90):  # bytes, fewer than the body has to have
+            try:
+                got = drip.recv(12)
+            except TimeoutError:
+                with suppress(ConnectionResetError, BrokenPipeError):
+                    drip.sendall(b"x")
+                continue
+            except ConnectionResetError:
+                got = b""
+            break
+    assert got == (b"HTTP/1.1 408" if is_body else b"")
 
 
 def test_who_leaves_in_the_middle_of_a_body_is_no_error_of_the_server(tmp_path: Path) -> None:

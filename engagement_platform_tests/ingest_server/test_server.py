@@ -121,6 +121,14 @@ def test_ids_that_cannot_be_written_are_refused_alone_and_the_others_are_answere
     assert {json.dumps(one).encode() for one in odd} <= set(refused(running.home))
 
 
+def test_the_door_goes_by_the_length_of_ids_that_jobs_and_erasures_go_by(tmp_path: Path) -> None:
+    key = key_for(tmp_path, "puzzle")
+    sent = [event("l-1", player_id="p" * 64), event("l-2", player_id="p" * 65), event("e" * 65)]
+    with server(tmp_path, DECODING__MAX_ID_LENGTH="64") as running:
+        said = running.post(key, sent).said
+    assert [(one["index"], one["reason_code"]) for one in said["refused"]] == [(1, "bad_subject"), (2, "bad_event_id")]
+
+
 def test_events_under_a_key_that_stands_twice_are_each_answered_for_and_kept(running: Running) -> None:
     first, second, third = (json.dumps(event(f"d-{number}")) for number in range(3))
     reply = running.server.send(running.key, f'{{"events": [{first}, {second}], "events": [{third}]}}'.encode())

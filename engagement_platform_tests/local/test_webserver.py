@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,17 +26,23 @@ HANDSHAKE = {
 }
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    home = tmp_path_factory.mktemp("home")
+@contextmanager
+def served(home: Path, *more: str) -> Iterator[int]:
+    """The port of a webserver. more: arguments."""
     ui, code = free_ports(2)
     settings = Settings.model_validate({"home": home, "embedded": {"ui_port": ui, "code_port": code}})
     [server] = [child for child in dagster_children(settings, {}, ()) if child.name == WEBSERVER]
-    server.after = ()
+    server.after, server.command = (), [*server.command, *more]
     (home / "dagster" / "workspace.yaml").write_text("load_from: []\n")
     with Supervisor(Path(home) / "logs") as supervisor:
         supervisor.start(server)
         supervisor.wait_ready(120)
+        yield ui
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with served(tmp_path_factory.mktemp("home")) as ui:
         yield ui
 
 
@@ -108,3 +115,12 @@ def test_no_answer_can_be_shown_in_a_frame(port: int, path: str, headers: dict[s
     *dagsters, ours = answer.headers.get_all("Content-Security-Policy", [])
     assert ours == "frame-ancestors 'none'"
     assert len(dagsters) == ((path, expected) == ("/runs", 200)), "that of the UI's own pages stays"
+
+
+def test_a_webserver_that_is_for_reading_only_lets_nobody_launch_or_change_anything(tmp_path: Path) -> None:
+    """Behind the same door, as the page for production has it."""
+    query = json.dumps({"query": "{ permissions { permission value } }"})
+    with served(tmp_path, "--read-only") as port:
+        status, text = asked(port, "POST", "/graphql", JSON, query)
+    permissions = {each["permission"]: each["value"] for each in json.loads(text)["data"]["permissions"]}
+    assert (status, permissions["launch_pipeline_execution"], set(permissions.values())) == (200, False, {False})

@@ -358,6 +358,11 @@ def test_from_the_command_line_a_subject_is_erased_and_the_receipt_verified(
     assert done.stdout.count(" ok ") == len(places) + len(["tombstone", "keys"]), done.stdout
     assert call(app, ["pii", "rotate"]).exit_code == 0
     assert call(app, ["erase", "--verify", str(file)]).exit_code == 0
+    text, forged = file.read_text(), tmp_path / "forged.json"
+    for wrong in (text.replace("{", '{"game": "x",', 1), text.replace('"signature": "', '"signature": "!')):
+        assert wrong != text
+        forged.write_text(wrong)
+        assert isinstance(call(app, ["erase", "--verify", str(forged)]).exception, ReceiptRefused)
     assert call(app, ["erase", "--subject", "bob-canary", "--yes", "--out", str(file)]).exit_code == 0
     (pipe.games / "events" / "late.json.gz").write_bytes(packed([json.dumps(events_of("bob")[0]).encode()]))
     assert call(app, ["erase", "--verify", str(file), "--subject", "bob-canary"]).exit_code == 1

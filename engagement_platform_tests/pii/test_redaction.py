@@ -275,6 +275,14 @@ def test_every_ip_address_is_found(address: ipaddress.IPv4Address | ipaddress.IP
     assert looks_like(around.format(address)) is (None if nobodys else Kind.IP)
 
 
+@given(st.text("0123456789", min_size=21, max_size=60))
+@example("9" * 8 + "30569309025904" + "0" * 7)  # a card of fourteen digits
+@settings(deadline=None)
+def test_in_a_run_longer_than_ids_every_window_of_13_to_19_digits_is_looked_at(run: str) -> None:
+    windows = (run[at : at + size] for size in range(13, 20) for at in range(len(run) - size + 1))
+    assert (looks_like(run) is Kind.CARD) is any(looks_like(window) is Kind.CARD for window in windows)
+
+
 @given(st.integers(10**14, 10**15 - 1))
 def test_a_number_passes_luhn_with_exactly_one_check_digit(number: int) -> None:
     assert sum(luhn(f"{number}{digit}") for digit in range(10)) == 1

@@ -43,6 +43,7 @@ from engagement_platform.pii.vault import AUDIT, REFUSED, VAULT, Deposit, Purpos
 from engagement_platform.settings import PiiSettings, Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.conftest import Moto
+from engagement_platform_tests.files_with import places_with
 
 NOW = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)
 
@@ -355,6 +356,18 @@ def test_with_every_key_from_before_a_rotation_nothing_of_the_vault_opens_that_i
     with_former = open_vault(platform)
     assert with_former.rows_of(VAULT, [with_former.keyring.ref("bob")])
     assert said(with_former, "bob") == []
+
+
+def test_no_entry_of_the_vaults_log_has_an_id_whatever_wrote_it(vault: Vault) -> None:
+    """Appends, the merging of a day's files, a rotation, an erasure."""
+    for segment in range(store_tables._COMPACT_FILES + 1):
+        put(vault, segment, [deposit(vault, who, f"{who}-canary-{segment}", "v") for who in ("bob", "amy")])
+    rotate(vault)
+    assert erase(vault, subject(vault, "bob", None))[0] == 1
+    log = Path(vault.uri(VAULT), "_delta_log")
+    operations = {entry["operation"] for entry in DeltaTable(vault.uri(VAULT)).history()}
+    assert {"OPTIMIZE", "DELETE"} < operations
+    assert places_with([log], [b"-canary-", vault.keyring.ref("amy")[:32].encode()]) == []
 
 
 def test_a_rotation_that_stopped_between_two_days_is_finished_by_the_next_and_an_erasure_in_between_is_true(

@@ -16,7 +16,7 @@ from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.games.event_type import EventType
 from engagement_platform_tests.files_with import places_with
 from engagement_platform_tests.ingest_server.world import Server, key_for, server
-from engagement_platform_tests.pii.test_corpus import SHAPES, needles
+from engagement_platform_tests.pii.test_corpus import CARDS, SHAPES, needles
 from engagement_platform_tests.pipelines.games.conftest import World
 from engagement_platform_tests.pipelines.games.planted import GAME, Planted, leaks, leaks_in, lines
 
@@ -235,3 +235,29 @@ def test_no_shape_of_the_corpus_is_in_an_object_a_table_or_its_log(world: World,
     assert sum(report.counts.get("rows_in", 0) for report in reports) == accepted > 200
     assert len(world.rows("login")) > 200, "most of them are rows"
     assert places_with([tmp_path, world.settings.home], needles()) == []
+
+
+@pytest.mark.parametrize("is_safe", [False, True], ids=["looked at", "declared safe"])
+def test_no_shape_in_a_field_that_has_a_column_is_in_its_table_or_the_tables_log(world: World, is_safe: bool) -> None:
+    """Where the fields are declared safe the shapes are found in both, so that they are looked for rightly."""
+    login, now, columns = world.types["login"], datetime.now(UTC).isoformat(), {"app_version", "platform"}
+    texts = [text for shape in SHAPES if isinstance(text := shape.get("note"), str)]
+    # The same card in each row is the least and the greatest in the log.
+    sent = [
+        Planted().plain(login, f"column-{number}", event_ts=now, app_version=text, platform=CARDS[0])
+        for number, text in enumerate(texts)
+    ]
+    told = {"INGEST_SERVER__SINK": "s3", "GAMES__BUCKET": world.bucket, "INGEST_SERVER__STOP_WITHIN": "PT200S"}
+    told |= {"PII__SAFE": json.dumps({"*": " ".join(f"/{name}" for name in sorted(columns))})} if is_safe else {}
+    key = key_for(world.settings.home, GAME)
+    with server(world.settings.home, **told) as running:
+        replies = [running.post(key, sent[at : at + 500]) for at in range(0, len(sent), 500)]
+        assert sum(reply.said["accepted"] for reply in replies) == len(sent) > 200
+        assert running.stop()[0] == 0
+    for _ in range(3):
+        world.run()
+    rows = world.rows("login")
+    assert len(rows) == len(sent)
+    assert {name for row in rows for name in columns if row[name]} == (columns if is_safe else set())
+    found = places_with([Path(login.table.uri(world.settings.lake))], needles())
+    assert {"_delta_log" in path.parts for path in found} == ({True, False} if is_safe else set())
