@@ -50,11 +50,26 @@ def filled(page: str, name: str, command: str, text: str) -> str:
     >>> filled("a\\n<!-- figures of x: made by `y` -->\\nold\\n<!-- end of figures of x -->\\nb", "x", "y", "new")
     'a\\n<!-- figures of x: made by `y` -->\\n\\nnew\\n\\n<!-- end of figures of x -->\\nb'
     """
+    before, begin, _, end, after = _parts(page, name, command)
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
+
+
+def figures_in(page: str, name: str, command: str) -> str:
+    """The figures that a page has in their place. Raises as `filled`.
+
+    >>> figures_in("a\\n<!-- figures of x: made by `y` -->\\nold\\n<!-- end of figures of x -->\\nb", "x", "y")
+    'old'
+    """
+    return _parts(page, name, command)[2].strip()
+
+
+def _parts(page: str, name: str, command: str) -> tuple[str, str, str, str, str]:
     begin, end = (mark.format(name=name, command=command) for mark in (_BEGIN, _END))
     if page.count(begin) != 1 or page.count(end) != 1:
         raise SystemExit(f"The page has no place for these figures, or two: a line {begin} and a line {end}.")
     before, rest = page.split(begin)
-    return f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}"
+    within, after = rest.split(end)
+    return before, begin, within, end, after
 
 
 def _table(table: RichTable) -> str:

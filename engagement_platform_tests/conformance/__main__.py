@@ -14,12 +14,12 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from benchmarks.pages import filled
+from benchmarks.pages import figures_in, filled
 from engagement_platform_tests.conformance.faults import storm, table
 from engagement_platform_tests.conformance.fuzz import PROPERTIES, fuzz
 from engagement_platform_tests.conformance.matrix import FAULTS, disturb
 from engagement_platform_tests.conformance.planted import bugs, plant
-from engagement_platform_tests.conformance.races import OPERATIONS, pairs, race
+from engagement_platform_tests.conformance.races import OPERATIONS, PAIRED, pairs, race
 from engagement_platform_tests.conformance.scenarios import SCENARIOS
 from engagement_platform_tests.docs.pages import ROOT
 
@@ -41,11 +41,16 @@ def main() -> int:
     """Run what was asked for; the exit status."""
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
     parser.add_argument("what", nargs="*", help=f"of {', '.join(SECTIONS)}; all without it")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="scenarios, planted bugs, operations, what is fuzzed")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="scenarios, planted bugs, operations or pairs (a+b), what is fuzzed"
+    )
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS, help="of the section runs")
     parser.add_argument("--at", default="", metavar="TEXT", help="only crash points that contain this")
     parser.add_argument(
         "--points", type=int, default=0, metavar="N", help="most of each scenario; default: all, of races one"
+    )
+    parser.add_argument(
+        "--each", action="store_true", help="of runs: one point of each function that commits, others with other seeds"
     )
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="lakes of N random histories")
     parser.add_argument(
@@ -61,6 +66,9 @@ def main() -> int:
         "--within", type=float, metavar="MINUTES", help="end the section faults earlier; by default less than all fails"
     )
     parser.add_argument("--write", action="store_true", help="write each table into docs/reliability.md, too")
+    parser.add_argument(
+        "--add", action="store_true", help="with --write: below the table that is there, and not in its place"
+    )
     asked = parser.parse_args()
     if unknown := set(asked.what) - set(SECTIONS):
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(SECTIONS)}")
@@ -85,11 +93,13 @@ def main() -> int:
             failures.append(f"{what} failed: {type(error).__name__}: {error}")
             lines += ["", "Failed before the end."]
         if found := sum(line.startswith("|") for line in lines) > HEADER:
-            # The same section by other options takes the place of this one.
+            # The same section by other options takes the place of this one, unless it is added to it.
             called = f'`make conformance ARGS="{" ".join(sys.argv[1:])}"`, {datetime.now(UTC):%Y-%m-%d}:'
             text = "\n".join((called, "", *lines))
             if asked.write:
-                PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), what, COMMAND.format(what), text), "utf-8")
+                page, command = PAGE.read_text(encoding="utf-8"), COMMAND.format(what)
+                text = f"{figures_in(page, what, command)}\n\n{text}" if asked.add else text
+                PAGE.write_text(filled(page, what, command, text), "utf-8")
         if interrupted:
             break
         if not found:
@@ -102,7 +112,7 @@ def _runs(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     scenarios = [scenario for scenario in SCENARIOS if not asked.only or scenario.name in asked.only]
     yield from ("| job | seed | crash point | fault | equal | seconds |", "|---|---|---|---|---|---|")
     done, of = set[tuple[str, int, str]](), dict[tuple[str, int], int]()
-    for run in disturb(scenarios, asked.faults, asked.seeds, asked.points, asked.at) if scenarios else ():
+    for run in disturb(scenarios, asked.faults, asked.seeds, asked.points, asked.at, each=asked.each):
         if run.point:
             done.add((run.scenario, run.seed, run.point))
             of[run.scenario, run.seed] = run.of
@@ -138,9 +148,9 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     yield (
         f"{ended.messages:,} messages and {ended.objects:,} objects in {ended.seconds / 60:.0f} minutes, with "
         f"{len(ended.faults)} faults; jobs failed {ended.failed} times, and {sum(ended.requests.values()):,} requests "
-        f"to S3 and SQS. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; seen by the reader, which looked "
-        f"{ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: {len(ended.unnoticed)}; errors "
-        f"that no fault may cause: {len(ended.wrong)}."
+        f"to S3 and SQS. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; torn, twice, gone or an error for the "
+        f"reader, which looked {ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: "
+        f"{len(ended.unnoticed)}; errors that no fault may cause: {len(ended.wrong)}."
     )
     yield ""
     yield from table(ended.faults)
@@ -183,7 +193,7 @@ NAMES: Mapping[str, Callable[[str], bool]] = {
     "bugs": lambda name: name in {bug.name for bug in bugs()},
     "fuzz": lambda part: part == "HTTP" or any(part in name for name in PROPERTIES),
     "faults": lambda _: False,
-    "races": lambda name: name in {operation.name for operation in OPERATIONS},
+    "races": lambda name: set(name.split(PAIRED)) <= {operation.name for operation in OPERATIONS},
 }
 """Whether a section has something that `--only` may name."""
 SECTIONS: Mapping[str, Section] = {"runs": _runs, "bugs": _bugs, "fuzz": _fuzz, "faults": _faults, "races": _races}

@@ -115,8 +115,15 @@ class Run:
     of: int = 0
 
 
-def disturb(scenarios: Sequence[Scenario], faults: Sequence[str], seeds: int, most: int, only: str) -> Iterator[Run]:
-    """Run the matrix. most: points of each scenario, spread over all that contain `only`; 0: all of these."""
+def disturb(
+    scenarios: Sequence[Scenario], faults: Sequence[str], seeds: int, most: int, only: str, *, each: bool = False
+) -> Iterator[Run]:
+    """Run the matrix. most: points of each scenario, spread over all that contain `only`; 0: all of these.
+
+    each: of these those that `one_of_each` takes.
+    """
+    if not scenarios:
+        return
     with served() as machine:
         for seed in range(seeds):
             lake = filled(machine, seed)
@@ -129,6 +136,7 @@ def disturb(scenarios: Sequence[Scenario], faults: Sequence[str], seeds: int, mo
                     yield Run(scenario.name, seed, "", "none", str(error), time.monotonic() - began)
                     continue
                 among = [point for point in passed if only in point]
+                among = one_of_each(among, seed) if each else among
                 if not among:
                     none = f"no crash point contains {only!r}; it passes {', '.join(passed) or 'none'}"
                     yield Run(scenario.name, seed, "", "none", none, time.monotonic() - began)
@@ -137,6 +145,15 @@ def disturb(scenarios: Sequence[Scenario], faults: Sequence[str], seeds: int, mo
                         run = _disturbed(prepared, scenario, expected, seed, point, fault)
                         yield replace(run, of=len(passed))
                 shutil.rmtree(prepared.folder)
+
+
+def one_of_each(passed: Sequence[str], seed: int) -> list[str]:
+    """One point of each function that commits; with as many seeds as a function has points, each of them once."""
+    functions = dict[str, list[str]]()
+    for point in passed:
+        functions.setdefault(re.split("[ :]", point, maxsplit=1)[0], []).append(point)
+    # Not the first of all of them with the first seed: that is before anything of the job was written.
+    return [of[(number + seed) % len(of)] for number, of in enumerate(functions.values())]
 
 
 @contextmanager

@@ -70,6 +70,7 @@ OPERATIONS = (
 PATIENCE_S = 3 * LEASE_S
 """How long a program waits for the leases of one that is stopped, and for its batch."""
 TIMES_AGAIN = 3
+PAIRED = "+"
 _SEQUENCE = re.compile(r"(?<=sequence': )\d+")
 """In a row, or in the end of a batch: `'batch_sequence': 14`, `'sequence': 14`."""
 _PROPERTIES = "properties of "
@@ -91,12 +92,22 @@ class Race:
 
 
 def pairs(only: Sequence[str]) -> list[tuple[Scenario, Scenario]]:
-    """Each pair, each operation with itself, too, in an order of chance; only: those among these operations."""
+    """Each pair, each operation with itself, too, in an order of chance.
+
+    only: those among these operations, and pairs such as `ingest+erase`.
+    """
     every = list(combinations_with_replacement(OPERATIONS, 2))
     Random(0).shuffle(every)
     # Of some pairs the one is stopped, of others the other.
     turned = [pair[::-1] if number % 2 else pair for number, pair in enumerate(every)]
-    return [pair for pair in turned if not only or {operation.name for operation in pair} <= set(only)]
+    named = {frozenset(name.split(PAIRED)) for name in only}
+    among = {name for name in only if PAIRED not in name}
+
+    def is_asked(pair: tuple[Scenario, Scenario]) -> bool:
+        names = frozenset(operation.name for operation in pair)
+        return not only or names <= among or (len(names) > 1 and names in named)
+
+    return [pair for pair in turned if is_asked(pair)]
 
 
 def race(racing: Sequence[tuple[Scenario, Scenario]], most: int, within_s: float) -> Iterator[Race]:

@@ -43,6 +43,23 @@ def asked_of(
     return command.main(), page.read_text("utf-8")
 
 
+@pytest.mark.parametrize(("added", "there"), [([], 1), (["--add"], 2)])
+def test_a_table_takes_the_place_of_the_last_one_or_is_added_to_it(
+    added: list[str], there: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE, "utf-8")
+    monkeypatch.setattr(command, "PAGE", page)
+    monkeypatch.setattr(command, "SECTIONS", {"first": lambda *_: iter(TABLE)})
+    monkeypatch.setattr(command, "NAMES", {"first": lambda _: False})
+    monkeypatch.setattr(sys, "argv", ["conformance", "first", "--write", *added])
+    assert [command.main() for _ in range(2)] == [0, 0]
+    text = page.read_text("utf-8")
+    assert text.count("| one | 0 |") == there
+    assert ("of the last time" in text) == bool(added)
+    assert text.endswith(PAGE[PAGE.index("<!-- end of figures of first -->") :])
+
+
 def test_a_section_that_fails_as_a_whole_is_a_failure_and_the_next_has_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -34,6 +34,7 @@ from engagement_platform_tests.conformance.matrix import (
     _until_done,
     contents,
     differences,
+    one_of_each,
     traces,
 )
 from engagement_platform_tests.conformance.programs import Program
@@ -235,7 +236,7 @@ def test_a_section_that_has_nothing_to_do_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("disturb", "plant", "race"):
-        monkeypatch.setattr(f"engagement_platform_tests.conformance.__main__.{name}", lambda *_: iter(()))
+        monkeypatch.setattr(f"engagement_platform_tests.conformance.__main__.{name}", lambda *_, **__: iter(()))
     for section, one in (("runs", "ingest"), ("bugs", "no_transaction_id"), ("races", "vacuum")):
         monkeypatch.setattr("sys.argv", ["conformance", section, "--minutes", "1", "--only", one])
         assert main() == 1
@@ -258,7 +259,7 @@ def test_how_many_points_of_a_job_were_disturbed_is_said(
     runs = [
         Run("ingest", 0, point, fault, "", 1.0, 17) for point in ("a:before", "b:after") for fault in ("kill", "stop")
     ]
-    monkeypatch.setattr("engagement_platform_tests.conformance.__main__.disturb", lambda *_: iter(runs))
+    monkeypatch.setattr("engagement_platform_tests.conformance.__main__.disturb", lambda *_, **__: iter(runs))
     monkeypatch.setattr("sys.argv", ["conformance", "runs", "--only", "ingest"])
     assert main() == 0
     assert capsys.readouterr().out.endswith(f"\n\n2 of 17 points, of 1 of {len(SCENARIOS)} jobs.\n")
@@ -268,3 +269,17 @@ def test_every_operation_races_every_other_and_itself_once() -> None:
     every = pairs(())
     assert len(every) == len({frozenset((one.name, other.name)) for one, other in every}) == 45
     assert [(one.name, other.name) for one, other in pairs(("vacuum",))] == [("vacuum", "vacuum")]
+    asked = {frozenset((one.name, other.name)) for one, other in pairs(("vacuum", "restore+erase", "erase+ingest"))}
+    assert asked == {frozenset({"vacuum"}), frozenset({"restore", "erase"}), frozenset({"erase", "ingest"})}
+
+
+def test_with_as_many_seeds_as_a_function_has_points_each_is_taken_once_and_each_function_every_time() -> None:
+    functions = {"a.B.append": 4, "a.record": 6, "a.c": 2}
+    passed = [
+        f"{name} table/{number // 2}:{('before', 'after')[number % 2]}"
+        for name, of in functions.items()
+        for number in range(of)
+    ]
+    taken = [one_of_each(passed, seed) for seed in range(6)]
+    assert all([point.split()[0] for point in each] == list(functions) for each in taken)
+    assert {point for each in taken for point in each} == set(passed)

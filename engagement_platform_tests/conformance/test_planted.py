@@ -13,6 +13,7 @@ from engagement_platform_tests.docs.pages import ROOT, test_names
 
 def test_there_are_bugs_to_plant() -> None:
     assert len(bugs()) >= 15
+    assert len({bug.test for bug in bugs()}) == len(bugs()), "each is caught by a test of its own"
 
 
 @pytest.mark.parametrize("bug", bugs(), ids=lambda bug: bug.name)
