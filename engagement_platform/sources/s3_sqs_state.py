@@ -260,31 +260,32 @@ class S3SqsState:
             found = connection.execute(query).first()
         return found is not None, None if found is None else found.batch
 
-    def rewriting(self, stream: str, file: S3File, batch: int) -> None:
+    def rewriting(self, stream: str, file: S3File, batch: int, *others: str) -> None:
         """An object that was read is about to be written anew: its next announcement is of something known.
 
         batch: the last one that is committed, for an object that is forgotten. Its content is not held against an ETag
-        until it is `rewritten`. When it arrived, event_time as a listing has it, is kept from the first time on.
+        until it is `rewritten`, also in other streams that may have yet to read it. When it arrived, event_time as a
+        listing has it, is kept from the first time on.
         """
         identity = self._identity(file)
         ours = and_(FILE.c.stream == stream, FILE.c.identity == identity)
-        with writing(self._engine, _lock(stream)) as connection:
+        with writing(self._engine, *map(_lock, (stream, *others))) as connection:
             if connection.execute(select(FILE.c.identity).where(ours)).first() is None:
                 number = connection.execute(select(func.max(FILE.c.number)).where(FILE.c.stream == stream)).scalar()
                 row = self._row(stream, (number or 0) + 1, identity, 0, file)
-                connection.execute(insert(FILE).values(**{**row, "batch": batch, "etag": None, "version_id": None}))
-            else:
-                connection.execute(update(FILE).where(ours).values(etag=None, version_id=None))
+                connection.execute(insert(FILE).values(**{**row, "batch": batch}))
+            every = and_(FILE.c.stream.in_((stream, *others)), FILE.c.identity == identity)
+            connection.execute(update(FILE).where(every).values(etag=None, version_id=None))
             kept = connection.execute(select(REWRITTEN.c.identity).where(REWRITTEN.c.identity == identity)).first()
             if kept is None:
                 connection.execute(insert(REWRITTEN).values(identity=identity, event_time=file.event_time))
 
-    def rewritten(self, stream: str, file: S3File) -> None:
+    def rewritten(self, stream: str, file: S3File, *others: str) -> None:
         """The object is there anew, with this ETag, size and version."""
-        ours = and_(FILE.c.stream == stream, FILE.c.identity == self._identity(file))
+        every = and_(FILE.c.stream.in_((stream, *others)), FILE.c.identity == self._identity(file))
         now = {"etag": file.etag, "size": file.size, "version_id": file.version_id}
-        with writing(self._engine, _lock(stream)) as connection:
-            connection.execute(update(FILE).where(ours).values(**now))
+        with writing(self._engine, *map(_lock, (stream, *others))) as connection:
+            connection.execute(update(FILE).where(every).values(**now))
 
     def being_rewritten(self, stream: str) -> set[str]:
         """Keys of the objects whose rewriting has begun and is not recorded as done."""

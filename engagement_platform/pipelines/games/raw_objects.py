@@ -157,7 +157,7 @@ class RawObjects(Erasable):
             size = made.tell()
             made.seek(0)
             # First, so that a process that dies in between leaves an announcement of something that is known.
-            self._state.rewriting(self.feed.job, file, self._committed)
+            self._state.rewriting(self.feed.job, file, self._committed, self.feed.replay_job)
             with _named_if_refused(file.shown):
                 done = self._s3.put_object(Bucket=file.bucket, Key=file.key, Body=made, **headers)
         version = done.get("VersionId")
@@ -165,9 +165,8 @@ class RawObjects(Erasable):
         if version is not None:
             self._remove_versions_before(file, version)
         # Last, so that the next erasure finds out what was not done to the end.
-        self._state.rewritten(
-            self.feed.job, replace(file, etag=str(done["ETag"]).strip('"'), size=size, version_id=version)
-        )
+        now = replace(file, etag=str(done["ETag"]).strip('"'), size=size, version_id=version)
+        self._state.rewritten(self.feed.job, now, self.feed.replay_job)
 
     def _remove_versions_before(self, file: S3File, newest: str) -> None:
         with _named_if_refused(file.shown):

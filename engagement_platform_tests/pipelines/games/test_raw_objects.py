@@ -24,7 +24,8 @@ from engagement_platform.erasing import erase as erasures
 from engagement_platform.pii.erasure import Subject
 from engagement_platform.pipelines.games import raw_objects
 from engagement_platform.pipelines.games.feed import shipped
-from engagement_platform.pipelines.games.objects import BATCH
+from engagement_platform.pipelines.games.job import REPLAY_GAME_EVENTS
+from engagement_platform.pipelines.games.objects import BATCH, state_of
 from engagement_platform.pipelines.games.raw_objects import RawObjects
 from engagement_platform.pipelines.games.replay import BucketNotListed, LandedObjects, objects_below
 from engagement_platform.settings import GamesSettings, Settings
@@ -312,3 +313,16 @@ def test_what_hadoop_leaves_of_a_folder_is_nothing_to_replay(small: World) -> No
     assert objects_below(small.settings, "events/") == []
     small.s3.put_object(Bucket=small.bucket, Key="events/2026/11/22/a", Body=b"{}")
     assert [file.key for file in objects_below(small.settings, "events/")] == ["events/2026/11/22/a"]
+
+
+def test_an_object_that_a_replay_has_yet_to_read_is_read_by_it_as_an_erasure_has_written_it(bucket: Bucket) -> None:
+    world = bucket.world
+    bucket.put("a.json", [bucket.event(AMY, "a-1"), bucket.event(BOB, "a-2")])
+    world.run()
+    state = state_of(world.settings)
+    state.renew(REPLAY_GAME_EVENTS, before := objects_below(world.settings, "events/"))
+    assert bucket.erase()[0] == 0
+    now = objects_below(world.settings, "events/")
+    assert now != before
+    state.plan(REPLAY_GAME_EVENTS, 0, None)
+    assert [file.etag for file in state.files(REPLAY_GAME_EVENTS, 0, 1)] == [file.etag for file in now]
