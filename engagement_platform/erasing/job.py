@@ -21,6 +21,7 @@ from engagement_platform.engine.unfinished_batches import closed
 from engagement_platform.erasing.rewrites import Rewrite, rewrites
 from engagement_platform.erasing.rules import follow
 from engagement_platform.erasing.subject_lookup import SubjectIds, SubjectLookup
+from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.audit_columns import stamped
@@ -216,7 +217,12 @@ class Eraser:
         """Every erasure that is not finished; afterwards nothing of whom they were about is kept."""
         tombstones = StoredTombstones(self.settings)
         if tombstones.next_asked(0) is None:
-            return
+            if (last := self.stores.checkpoints.latest(ERASE_SUBJECTS)) is None or last.state is JobState.SUCCEEDED:
+                return
+            raise PlatformError(
+                f"{last.manifest} is unfinished, and the stores no longer have whom it is about. Nothing was changed. "
+                f"Give it up by `engagement-platform reset {ERASE_SUBJECTS} --abandon`, then erase again."
+            )
         with spark_session(self.settings, ERASE_SUBJECTS) as spark:
             yield from drain(erase_job(Lake(spark, self.settings), self.stores, self.callbacks), AT_ONCE)
         last = self.stores.checkpoints.latest(ERASE_SUBJECTS)

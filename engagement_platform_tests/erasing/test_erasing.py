@@ -17,11 +17,13 @@ from pyspark.sql import SparkSession
 from engagement_platform.consumers import Changes
 from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import Callbacks
+from engagement_platform.engine.model import Manifest
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.erasing.job import erase_job, tables
 from engagement_platform.erasing.places import places
 from engagement_platform.erasing.purge import purge_now
 from engagement_platform.erasing.subject_lookup import SubjectIds
+from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.added_rows import added
 from engagement_platform.lake.contract import Table
@@ -34,6 +36,7 @@ from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.receipts import receipt, verify
 from engagement_platform.pii.tombstones import ENGAGEMENT, PERSON, StoredTombstones, entity
 from engagement_platform.pii.vault import open_vault
+from engagement_platform.pipelines.jobs import reset_job
 from engagement_platform.pipelines.mutations.announce import newest_request
 from engagement_platform.pipelines.profiles.entity import PROFILE
 from engagement_platform.pipelines.snapshot import current, current_names, snapshot
@@ -381,6 +384,18 @@ def test_files_of_former_versions_that_are_left_where_a_call_ended_go_with_the_s
     assert len(before - set(folder.rglob("*.parquet"))) == 1
     assert purge_now(planted.settings, planted.stores, utc_now())[DATA.name] == []
     assert {str(path) for path in folder.rglob("*.parquet")} == set(DeltaTable(folder).file_uris())
+
+
+def test_an_erasure_of_which_the_stores_have_lost_whom_it_is_about_is_given_up_and_done_again(tmp_path: Path) -> None:
+    """As after `recover`: the tables' logs name no person."""
+    planted = Planted(tmp_path)
+    checkpoints = planted.stores.checkpoints
+    app_id = checkpoints.app_id(ERASE_SUBJECTS)
+    checkpoints.begin(Manifest(ERASE_SUBJECTS, app_id, 0, {"erasure": 0}, {"erasure": 1}, utc_now()))
+    with pytest.raises(PlatformError, match="reset erase-subjects --abandon`, then erase again"):
+        list(planted.eraser().finish())
+    reset_job(ERASE_SUBJECTS, planted.settings, abandon=True)
+    assert list(planted.eraser().finish()) == []
 
 
 def test_a_restore_does_not_go_back_behind_an_erasure(erased: tuple[Planted, dict[str, Any]]) -> None:
