@@ -39,7 +39,7 @@ class ReasonCode(StrEnum):
 
     sentence: str
 
-    def __new__(cls, code: str, sentence: str) -> Self:
+    def __new__(cls, code: str, sentence: str = "") -> Self:
         made = str.__new__(cls, code)
         made._value_, made.sentence = code, sentence
         return made
