@@ -238,7 +238,7 @@ def test_clean_events_arrive_as_they_were_sent_but_for_less_than_one_in_two_hund
     """Beside a declared value, which is looked for in all other fields."""
     dice, key = random.Random(7), key_for(platform.home, "puzzle")
     sent = [clean_event(number, dice) | {"email": f"x{number}@example.org"} for number in range(4_000)]
-    with server(platform.home) as running:
+    with server(platform.home, INGEST_SERVER__STOP_WITHIN="PT200S") as running:
         assert {running.post(key, sent[at : at + 500]).status for at in range(0, len(sent), 500)} == {200}
         assert running.stop()[0] == 0
     arrived = {each["event_id"]: each for each in stored(platform.home / "games")}
