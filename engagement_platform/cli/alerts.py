@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engagement_platform.cli.common import Json, print_json, print_table
+from engagement_platform.errors import PlatformError
 
 if TYPE_CHECKING:
     from engagement_platform.alerting.alerts import Alerts, Standing
@@ -80,7 +81,8 @@ def close(
 
     Exit status: 0, or 1 when there is no such alert. Example: engagement-platform alert close run/verify_engagements
     """
-    closed = _alerts().recovered(key, "Closed by hand.")
+    if (closed := _alerts().recovered(key, "Closed by hand.")) is None:
+        raise PlatformError(f"{key} could not be closed: the stores did not take it. Try again.")
     typer.echo(f"{key} is closed" if closed else f"There is no alert {key}", err=not closed)
     raise typer.Exit(0 if closed else 1)
 

@@ -103,7 +103,7 @@ def _planned(stores: Stores, job: str, held: Sequence[Held], everything: Sequenc
         return Recovered(job, app_ids=app_ids, lost=lost)
     # A job is not put back while its batch is unfinished.
     later = [note for note in everything if note.manifest.sequence > manifest.sequence]
-    restores = [note.manifest for note in later if job in _rewinds(note.manifest)]
+    restores = [note.manifest for note in later if job in rewinds_of(note.manifest)]
     back = max(restores, key=lambda one: one.sequence, default=None)
     stored = stores.checkpoints.latest(job)
     is_known = stored is not None and _knows(stored, manifest, stores.checkpoints.applications(job)[0])
@@ -130,7 +130,8 @@ def _knows(stored: BatchRecord, manifest: Manifest, app_ids: frozenset[str]) -> 
     return stored.manifest.batch_id > manifest.batch_id
 
 
-def _rewinds(manifest: Manifest) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
+def rewinds_of(manifest: Manifest) -> Mapping[str, Mapping[str, Mapping[str, int]]]:
+    """The jobs that a batch puts back: start and end offsets from then on."""
     found = manifest.source.get(REWINDS)
     return found if isinstance(found, Mapping) else {}
 
@@ -142,7 +143,7 @@ def _record(stores: Stores, last: Manifest, state: JobState, one: Recovered, fen
         reason=_TAKEN_OVER, foreign=one.app_ids, sequence=stores.tables.last_sequence(), fences=fences,
     )  # fmt: skip
     if one.rewound_by is not None:
-        back, details = _rewinds(one.rewound_by)[one.job], {"recovered": True}
+        back, details = rewinds_of(one.rewound_by)[one.job], {"recovered": True}
         stores.checkpoints.rewind(
             one.job, back["start"], back["end"], one.rewound_by, utc_now(), details=details, fences=fences
         )

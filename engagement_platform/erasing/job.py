@@ -215,9 +215,10 @@ class Eraser:
 
     def finish(self) -> Iterator[BatchReport]:
         """Every erasure that is not finished; afterwards nothing of whom they were about is kept."""
-        tombstones = StoredTombstones(self.settings)
+        # First, since what is asked for meanwhile is asked before its batch begins.
+        last, tombstones = self.stores.checkpoints.latest(ERASE_SUBJECTS), StoredTombstones(self.settings)
         if tombstones.next_asked(0) is None:
-            if (last := self.stores.checkpoints.latest(ERASE_SUBJECTS)) is None or last.state is JobState.SUCCEEDED:
+            if last is None or last.state is JobState.SUCCEEDED:
                 return
             raise PlatformError(
                 f"{last.manifest} is unfinished, and the stores no longer have whom it is about. Nothing was changed. "

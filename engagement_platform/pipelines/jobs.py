@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import partial
@@ -17,6 +17,7 @@ from engagement_platform.engine.fencing import targets_of
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import JobState, Manifest, lineage
+from engagement_platform.engine.recovery import rewinds_of
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.engine.unfinished_batches import how_to_finish
 from engagement_platform.errors import PlatformError
@@ -355,8 +356,7 @@ def reset_job(name: str, settings: Settings, *, abandon: bool = False) -> str:
     stores = open_stores(settings)
     with stores.leases.acquire(f"job/{name}", purpose="reset") as lease:
         for one in stores.checkpoints.unfinished():
-            rewinds = one.manifest.source.get("rewinds")
-            if isinstance(rewinds, Mapping) and name in rewinds:
+            if name in rewinds_of(one.manifest):
                 raise JobRefused(
                     f"{one.manifest} is unfinished, and puts {name} back. Nothing was changed. First end that: "
                     f"{how_to_finish(one.manifest.job)}."

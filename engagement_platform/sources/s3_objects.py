@@ -100,7 +100,7 @@ class Objects:
         return ahead.result() or self._open(file)
 
     def _fetch(self, file: S3File) -> BinaryIO | None:
-        """A small object whole; None where there is more of it than its announcement said."""
+        """A small object whole; None where there is more of it than its announcement names."""
         with io.BufferedReader(cast(Any, self._open(file))) as opened:
             content = opened.read(_SMALL_BYTES + 1)
         return io.BytesIO(content) if len(content) <= _SMALL_BYTES else None

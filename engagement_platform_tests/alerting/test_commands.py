@@ -75,6 +75,8 @@ def test_alerts_are_listed_worst_first_and_closed_by_hand(monkeypatch: pytest.Mo
     assert (closed.exit_code, closed.stdout) == (0, "check/error is closed\n")
     assert called("close", "check/error").exit_code == 1
     assert "check/error" not in called("list").stdout
+    monkeypatch.setattr(Alerts, "recovered", lambda *_: None)
+    assert "could not be closed" in str(called("close", "check/warning").exception)
 
 
 def test_what_waits_for_a_url_is_listed_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

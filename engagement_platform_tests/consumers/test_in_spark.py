@@ -17,10 +17,13 @@ from engagement_platform.consumers.current_rows import CurrentRows
 from engagement_platform.consumers.in_spark import stream
 from engagement_platform.consumers.lag import lags, late
 from engagement_platform.engine.cursors import CheckpointRefused
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.snapshot import DATA
 from engagement_platform.settings import Settings
+from engagement_platform_tests import plant
 from engagement_platform_tests.consumers.hour import Streamed
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.consumers.test_changes import land
@@ -59,9 +62,14 @@ def test_a_stream_that_was_stopped_for_too_long_is_told_how_to_go_on_and_its_fol
     (sentence,) = late(lags(world.settings, engine), datetime.now(UTC), timedelta(hours=1))
     assert sentence.startswith("stream stream has been away longer than changes are kept")
     assert "--forget-stream stream" in sentence
+    read = lags(world.settings, engine)[0].position.version
     shutil.rmtree(uri)
-    world.lake.ensure(NOTIFICATION)
-    with pytest.raises(TooFarBehind, match=r"it was made anew.*--forget-stream stream"):
+    # With as many versions as were read, so that only its id tells.
+    plant.create(str(uri), NOTIFICATION)
+    for number in range(read + 1):
+        plant.append(DeltaTable(str(uri)), table_of([], NOTIFICATION), Transaction("anew", number))
+    assert DeltaTable(str(uri)).version() > read
+    with pytest.raises(TooFarBehind, match=r"it has another id .* it was made anew.*--forget-stream stream"):
         stream(world.lake, name="stream", checkpoint=checkpoint)
 
 

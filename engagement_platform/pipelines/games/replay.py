@@ -127,7 +127,8 @@ def replay_source(
         queue.close()
 
     def listed() -> list[S3File]:
-        found = {file.key: file for prefix in prefixes for file in objects_below(settings, prefix)}
+        below = (file for prefix in prefixes for file in objects_below(settings, prefix))
+        found = {file.key: file for file in below if not is_folder_marker(file.key, file.size)}
         if not found and not may_be_empty:
             raise NothingToReplay(settings.games.bucket or "", ", ".join(prefixes))
         return sorted(found.values(), key=lambda file: (file.event_time or "", file.key))
@@ -144,7 +145,7 @@ def objects_below(settings: Settings, prefix: str) -> list[S3File]:
         there = [entry for page in pages for entry in page.get("Contents", ())]
     except (BotoCoreError, ClientError) as failed:
         raise BucketNotListed(bucket, prefix, reason_of(failed)) from failed
-    found = [_listed_file(bucket, entry) for entry in there if not is_folder_marker(entry["Key"], entry["Size"])]
+    found = [_listed_file(bucket, entry) for entry in there if not (entry["Key"].endswith("/") and not entry["Size"])]
     return state_of(settings).arrived(found)
 
 

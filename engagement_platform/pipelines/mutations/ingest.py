@@ -141,11 +141,13 @@ def open_batch(
     if accepted is None:
         plan = plan.withColumn("verdict", F.lit(Verdict.NEW.value))
     else:
-        version = manifest.table_versions[MUTATION_REQUEST.name]
-        # Edges stand without their requests after an erasure, and where a batch was abandoned that had written no more:
-        # of two with one id the first would count.
-        edges = lake.read(ALIAS).where(F.col("batch_sequence") < manifest.sequence)
-        known = lake.read(MUTATION_REQUEST, version).unionByName(edges, allowMissingColumns=True)
+        version, edges_at = manifest.table_versions[MUTATION_REQUEST.name], lake.version(ALIAS)
+        known = lake.read(MUTATION_REQUEST, version) if version or edges_at else None
+        if known is not None and edges_at:
+            # Edges stand without their requests after an erasure, and where a batch was abandoned that had written no
+            # more: of two with one id the first would count.
+            edges = lake.read(ALIAS, edges_at).where(F.col("batch_sequence") < manifest.sequence)
+            known = known.unionByName(edges, allowMissingColumns=True)
         with compiled(lake.spark):
             plan = kept(with_verdict(plan, known, accepted, NAMED_BY, unique=NAMED_BY))
         with unweighed(lake.spark):

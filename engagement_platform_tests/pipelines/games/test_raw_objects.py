@@ -27,7 +27,7 @@ from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.games.job import REPLAY_GAME_EVENTS
 from engagement_platform.pipelines.games.objects import BATCH, state_of
 from engagement_platform.pipelines.games.raw_objects import RawObjects
-from engagement_platform.pipelines.games.replay import BucketNotListed, LandedObjects, objects_below
+from engagement_platform.pipelines.games.replay import BucketNotListed, LandedObjects, NothingToReplay, objects_below
 from engagement_platform.settings import GamesSettings, Settings
 from engagement_platform_tests.conftest import Moto
 from engagement_platform_tests.pipelines.games.conftest import World
@@ -306,13 +306,14 @@ def test_one_object_that_cannot_be_read_or_is_gone_meanwhile_ends_nothing(
     assert (again.erase(bob), again.stays, again.left(bob)) == (1, [], 0)
 
 
-def test_what_hadoop_leaves_of_a_folder_is_nothing_to_replay(small: World) -> None:
+def test_what_hadoop_leaves_of_a_folder_is_nothing_to_replay_and_is_looked_into_by_an_erasure(small: World) -> None:
     """Its announcement is none of a file, so a batch with nothing else would have nothing to read."""
-    for key in ("events/2026/11/22/10_$folder$", "events/2026/11/22/"):
-        small.s3.put_object(Bucket=small.bucket, Key=key, Body=b"")
-    assert objects_below(small.settings, "events/") == []
-    small.s3.put_object(Bucket=small.bucket, Key="events/2026/11/22/a", Body=b"{}")
-    assert [file.key for file in objects_below(small.settings, "events/")] == ["events/2026/11/22/a"]
+    for key, content in (("10_$folder$", b""), ("", b""), ("11_$folder$", b"somebody wrote into it")):
+        small.s3.put_object(Bucket=small.bucket, Key=f"events/2026/11/22/{key}", Body=content)
+    with pytest.raises(NothingToReplay):
+        small.replay("events/")
+    names = [file.key.rpartition("/")[2] for file in objects_below(small.settings, "events/")]
+    assert names == ["10_$folder$", "11_$folder$"]
 
 
 def test_an_object_that_a_replay_has_yet_to_read_is_read_by_it_as_an_erasure_has_written_it(bucket: Bucket) -> None:
