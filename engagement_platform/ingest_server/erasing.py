@@ -15,7 +15,7 @@ from pathlib import Path
 
 from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.ingest_server.intake import SpoolSeal
-from engagement_platform.ingest_server.sinks import local_folder, objects, packed
+from engagement_platform.ingest_server.sinks import local_folder, objects, packed, unfinished
 from engagement_platform.ingest_server.spool import Record, RecordKind, connected, empty, readable, spool_folder, stored
 from engagement_platform.pii.erasure import Erasable, Subject, is_event_of, is_named, naming, reported
 from engagement_platform.pii.keys import truncate_log
@@ -60,8 +60,9 @@ class SpooledRecords(Erasable):
         return spool_folder(self.settings) / "spool.db"
 
     def _found(self, connection: sqlite3.Connection, subject: Subject) -> Iterator[tuple[int, Record]]:
-        (spool,) = connection.execute("SELECT id FROM spool").fetchone()
-        seal = SpoolSeal(open_vault(self.settings).keyring.secret("spool"), spool)
+        if (named := connection.execute("SELECT id FROM spool").fetchone()) is None:
+            return
+        seal = SpoolSeal(open_vault(self.settings).keyring.secret("spool"), named[0])
         broken: SealBroken | None = None
         for place, record in stored(self._path, connection):
             try:
@@ -82,8 +83,14 @@ class StoredObjects(Erasable):
     stays: list[str] = field(default_factory=list)
 
     def erase(self, subject: Subject) -> int:
-        """Write objects anew without the subject's events; one without any event left is removed."""
+        """Write objects anew without the subject's events; one without any event left is removed.
+
+        So is what a killed delivery left of an object; its segment is delivered again. Where one is under way
+        nevertheless, as on an object store, where no lock is, it fails once and is tried again.
+        """
         gone = 0
+        for path in unfinished(local_folder(self.settings)):
+            path.unlink(missing_ok=True)
         for path, mine, kept in self._with(subject):
             gone += mine
             if kept:

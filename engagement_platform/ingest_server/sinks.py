@@ -21,6 +21,8 @@ from engagement_platform.settings import Settings
 from engagement_platform.sources.s3_sqs_aws import impatient_client, reason_of
 
 EVENTS = "events"
+_NOTHING_SENT: tuple[tuple[str, int], int, list[int]] = ("", 0), 0, []
+"""(segment as spool and number), place where its next call begins, places of the last call that are not sent."""
 
 
 class SinkNotConfigured(PlatformError):
@@ -46,9 +48,10 @@ class SinkUnavailable(PlatformError):
 def object_key(segment: Segment) -> str:
     """Name of a segment's object, as Firehose lays them out: `events/2026/11/22/10/<spool>-<number>.json.gz`.
 
-    The same segment always has the same name, so that delivering it again replaces its object.
+    The same segment always has the same name. An object that is there stays: a spool that was restored from a copy may
+    have less of the segment than was delivered.
     """
-    return f"{EVENTS}/{segment.opened:%Y/%m/%d/%H}/{segment.spool}-{segment.number:012d}.json.gz"
+    return f"{EVENTS}/{segment.opened:%Y/%m/%d/%H}/{segment.spool}-{segment.number:013d}.json.gz"
 
 
 def packed(lines: Sequence[bytes]) -> bytes:
@@ -63,8 +66,10 @@ class FolderSink:
         self.folder = folder
 
     def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
-        """Write the object, whole or not at all."""
+        """Write the object, whole or not at all, where it is not there yet."""
         path = self.folder / object_key(segment)
+        if path.exists():
+            return
         try:
             private_folder(path.parent)
             write_durably(path, packed(lines))
@@ -73,24 +78,27 @@ class FolderSink:
 
 
 class BucketSink:
-    """Objects in a bucket of S3. S3 announces an object again that is put twice; `s3-sqs` reads a key once."""
+    """Objects in a bucket of S3."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket, self._client = bucket, impatient_client("s3", read_timeout=30)
 
     def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
-        put = {"Bucket": self.bucket, "Key": object_key(segment), "ContentType": "application/gzip"}
+        """Put the object where it is not there yet."""
+        put = {"Bucket": self.bucket, "Key": object_key(segment), "ContentType": "application/gzip", "IfNoneMatch": "*"}
         try:
             self._client.put_object(Body=packed(lines), **put)
         except (BotoCoreError, ClientError) as failed:
+            if isinstance(failed, ClientError) and failed.response["Error"]["Code"] == "PreconditionFailed":
+                return
             raise SinkUnavailable(f"s3://{self.bucket}", reason_of(failed)) from None
 
 
 class FirehoseSink:
     """Records of a delivery stream, one for each event.
 
-    `firehose.json` in the folder says how far the last segment is: after a crash at most the last call's records come
-    twice.
+    `firehose.json` in the folder says how far the last segment is: after a crash, or with a disk that is full, at most
+    the last call's records come twice.
     """
 
     # Limits of PutRecordBatch (AWS, "Amazon Data Firehose Quota").
@@ -104,8 +112,12 @@ class FirehoseSink:
     def put(self, segment: Segment, lines: Sequence[bytes]) -> None:
         """Send what was not sent yet; records that Firehose refuses for the moment are sent again, alone."""
         name = [segment.spool, segment.number]
-        known = json.loads(self._progress.read_text()) if self._progress.exists() else [None, 0, []]
-        begin, left = known[1:] if known[0] == name else (0, [])
+        (of, last), begin, left = json.loads(self._progress.read_text()) if self._progress.exists() else _NOTHING_SENT
+        if of == segment.spool and last > segment.number:
+            # Sent before; the spool was restored from a copy.
+            return
+        if [of, last] != name:
+            begin, left = 0, []
         left = [place for place in left if lines[place]]
         while left or begin < len(lines):
             if not left:
@@ -113,8 +125,9 @@ class FirehoseSink:
             in_vain, pause = 0, self.FIRST_PAUSE_S
             while left:
                 before = len(left)
+                # Before, so that nothing is sent where this cannot be written: each attempt would send it again.
+                self._note(name, begin, left)
                 left, why = self._send(lines, left)
-                write_durably(self._progress, json.dumps([name, begin, left]).encode())
                 # As long as some are taken the stream is only slower than we are.
                 in_vain = in_vain + 1 if len(left) == before else 0
                 if in_vain == self.ATTEMPTS:
@@ -122,6 +135,10 @@ class FirehoseSink:
                 if left:
                     self._sleep(pause)
                     pause = min(pause * 2, self.LONGEST_PAUSE_S)
+        self._note(name, begin, [])
+
+    def _note(self, name: list[str | int], begin: int, left: list[int]) -> None:
+        write_durably(self._progress, json.dumps([name, begin, left]).encode())
 
     def _next(self, lines: Sequence[bytes], begin: int) -> tuple[list[int], int]:
         """Places of one call, without empty lines, and where the next one begins."""
@@ -175,3 +192,8 @@ def local_folder(settings: Settings) -> Path:
 def objects(folder: Path) -> Iterator[Path]:
     """Every object of the sink `local`."""
     return (path for path in sorted((folder / EVENTS).rglob("*.json.gz")) if not path.name.startswith("."))
+
+
+def unfinished(folder: Path) -> Iterator[Path]:
+    """Files of the sink `local` that are being written, or were when their writer was killed."""
+    return (folder / EVENTS).rglob(".*.json.gz.*")

@@ -33,6 +33,10 @@ CREATE TABLE IF NOT EXISTS record (
 );
 CREATE INDEX IF NOT EXISTS record_segment ON record (segment);
 """
+_OPEN = """
+INSERT INTO segment (number, opened_ts)
+SELECT max(?, 1 + coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'segment'), 0)), ?
+"""
 _COLUMNS = "kind, game, ref, hour, open, sealed, checksum"
 _LOCKED_S = 30.0
 _MAX_WAITING = 64 * 1024 * 1024
@@ -98,7 +102,8 @@ class Segment:
 
     spool: str
     number: int
-    """Never given twice to segments of one spool."""
+    """Never given twice to segments of one spool: milliseconds since 1970 when it was opened, or one more than the
+    last. So what a spool that was restored from a copy takes in has other numbers than what came after that copy."""
     opened: datetime
     """UTC; says in which hour its object is."""
 
@@ -135,7 +140,6 @@ class Spool:
         private_file(self.path)
         with readable(self.path):
             self._connection = connected(self.path)
-            self._connection.executescript(_SCHEMA)
             found = self._connection.execute("SELECT id FROM spool").fetchone()
             self.id = found[0] if found else secrets.token_hex(6)
             if not found:
@@ -224,7 +228,7 @@ class Spool:
         current, now = self._current, self._clock()
         with _transaction(self._connection):
             if current is None:
-                made = self._connection.execute("INSERT INTO segment (opened_ts) VALUES (?)", (now.isoformat(),))
+                made = self._connection.execute(_OPEN, (int(now.timestamp() * 1000), now.isoformat()))
                 current = Segment(self.id, int(made.lastrowid or 0), now)
             self._connection.executemany(
                 f"INSERT INTO record (segment, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -240,7 +244,8 @@ class Spool:
         now = self._clock()
         another_hour = now.replace(minute=0, second=0, microsecond=0) > current.opened
         is_large = self._sizes.get(current.number, 0) >= self._segment_bytes
-        if another_hour or is_large or now - current.opened >= self._segment_age:
+        # A clock that was set back must not keep it open until it has caught up.
+        if another_hour or is_large or not timedelta(0) <= now - current.opened < self._segment_age:
             self._current = None
 
 
@@ -260,6 +265,8 @@ def connected(path: Path) -> sqlite3.Connection:
     with readable(path):
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "secure_delete = ON"):
             connection.execute(f"PRAGMA {pragma}")
+        # Also for an erasure: a server that was killed at its first start leaves an empty file.
+        connection.executescript(_SCHEMA)
     return connection
 
 

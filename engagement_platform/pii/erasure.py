@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import uuid
 import zlib
 from abc import ABC, abstractmethod
@@ -42,7 +43,7 @@ DELIVERY = "pii/delivery"
 """The lock that deliveries out of the spool and erasures take."""
 
 UNREADABLE: tuple[type[Exception], ...] = (
-    *(Damaged, DeltaError, ArrowException),
+    *(Damaged, DeltaError, ArrowException, sqlite3.Error),
     *(OSError, EOFError, ValueError, RecursionError, zlib.error),
 )
 """What reading a damaged file, object or table raises; no other PlatformError, such as one that asks for patience."""

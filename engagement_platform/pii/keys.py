@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, CursorResult, Engine, Row, Tab
 
 from engagement_platform.engine.database import ensure_tables, next_sequence, open_engine, reading, utc_now, writing
 from engagement_platform.errors import PlatformError
-from engagement_platform.pii.master import MasterKeyUnusable, Masters
+from engagement_platform.pii.master import MasterKeyUnusable, Masters, same_master
 from engagement_platform.pii.schema import METADATA, PII_ERASED, PII_KEY, PII_SECRET
 from engagement_platform.pii.sealing import new_key, words
 
@@ -37,13 +37,14 @@ _PATIENCE = 50
 
 
 class MasterKeyBusy(PlatformError):
-    """Others rotated the master key, or wrap with another one, whenever keys were to be wrapped."""
+    """Others rotated the master key whenever keys were to be wrapped, or it is another one than wraps what is there."""
 
     def __init__(self, tries: int) -> None:
         super().__init__(
             f"Keys were wrapped {tries} times, and each time another process had rotated the master key meanwhile, or "
-            "wraps with another one. Every key can be read as before. See that all processes have the same "
-            "pii.kms_key_id and that no rotation runs; then the same again."
+            "those that are there are wrapped by another one. Every key can be read as before, and none was made. See "
+            "that all processes have the same pii.kms_key_id, that no rotation runs, and that "
+            "`engagement-platform pii rotate` was called since the setting was changed; then the same again."
         )
 
 
@@ -96,7 +97,7 @@ class Keyring:
                 return self._plain(row)
             version, wrapped = self._masters.now.wrap(new_key(), about)
             with writing(self.engine, LOCK) as connection:
-                if connection.execute(query).first() is None and self._masters.still_wraps(version):
+                if connection.execute(query).first() is None and self._may_wrap(connection, version):
                     connection.execute(PII_SECRET.insert().values(name=name, master_version=version, wrapped=wrapped))
         raise MasterKeyBusy(_TRIES)
 
@@ -224,7 +225,8 @@ class Keyring:
             # Outside of the transaction, since KMS may be slow.
             made = {owner: self._made(owner, version) for owner, version in sorted(versions.items())}
             with writing(self.engine, LOCK) as connection:
-                if all(map(self._masters.still_wraps, {row["master_version"] for row in made.values()})):
+                used = {row["master_version"] for row in made.values()}
+                if all(self._may_wrap(connection, version) for version in used):
                     newest, erased = self._newest(connection, made), erased_keys(connection, PLAYER, made)
                     before = {owner: newest[owner].version if owner in newest else 0 for owner in made.keys() - erased}
                     new = [made[owner] for owner, version in before.items() if version + 1 == versions[owner]]
@@ -232,6 +234,12 @@ class Keyring:
                         connection.execute(PII_KEY.insert(), new)
                     return
         raise MasterKeyBusy(_TRIES)
+
+    def _may_wrap(self, connection: Connection, version: str) -> bool:
+        """Whether what this master wraps can be read as long as what is there: no rotation is about to forget it, or
+        went on to another one, such as KMS, after which the file may be removed."""
+        others = connection.execute(select(PII_SECRET.c.master_version)).scalars()
+        return self._masters.still_wraps(version) and all(same_master(version, other) for other in others)
 
     def _made(self, owner: Owner, version: int) -> Mapping[str, Any]:
         used, wrapped = self._masters.now.wrap(new_key(), words("key", owner.game, owner.ref, version))

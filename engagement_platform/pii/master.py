@@ -25,6 +25,11 @@ from engagement_platform.sources.s3_sqs_aws import impatient_client, reason_of
 _LOCAL, _KMS = "local:", "kms:"
 
 
+def same_master(one: str, other: str) -> bool:
+    """Whether two versions are of one key of KMS, or both of a file."""
+    return one == other or (one.startswith(_LOCAL) and other.startswith(_LOCAL))
+
+
 class MasterKeyUnusable(PlatformError):
     """The master key is missing, readable by others, or refused by KMS."""
 
@@ -65,10 +70,15 @@ class LocalMaster:
         return f"{_LOCAL}{number}"
 
     def forget_former(self) -> None:
-        """Remove all but the current one; what they wrapped cannot be read by anybody afterwards."""
+        """Remove all but the current one; what they wrapped cannot be read by anybody afterwards.
+
+        Also from what a process left that was killed while it wrote the file. For callers that let nobody else write.
+        """
         content = self._read()
         number = content["current"]
         self._write({"current": number, "keys": {number: content["keys"][number]}})
+        for left in self.path.parent.glob(f".{self.path.name}.*"):
+            left.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, Any]:
         if not self.path.exists():

@@ -140,12 +140,12 @@ class IngestServerSettings(Section):
     """Bytes that a game may send at once after a pause."""
     key_refresh: timedelta = timedelta(seconds=5)
     """A new or revoked key is known to the server after so long."""
-    refused_for: timedelta = timedelta(days=30)
+    refused_for: timedelta = Field(timedelta(days=30), gt=timedelta(0))
     """Refused events are kept, encrypted, for so long."""
     refused_bytes: int = Field(1 * GIB, ge=2)
     """Most bytes of refused events, compressed and with 512 for each event, that are kept of a game in that time,
     counted anew at each start. What comes beyond is refused and answered for, but not kept."""
-    retry_after: timedelta = timedelta(seconds=5)
+    retry_after: timedelta = Field(timedelta(seconds=5), gt=timedelta(0))
     """Pause before a sink that failed is tried again; doubled up to 60 s."""
     stop_after: timedelta = Field(timedelta(0), ge=timedelta(0))
     """When it is asked to stop, /readyz says 503 at once, and connections are refused only so long after: what sends

@@ -14,6 +14,7 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         validate_default=True,
+        allow_inf_nan=False,
         use_attribute_docstrings=True,
         # What cannot be read may be a secret.
         hide_input_in_errors=True,

@@ -134,19 +134,19 @@ class TrafficSettings(Section):
 
 
 class EmbeddedSettings(Section):
-    kafka_port: int = 19092
+    kafka_port: int = Field(19092, ge=1, le=65535)
     """Port of the embedded broker on 127.0.0.1."""
-    kafka_controller_port: int = 19093
+    kafka_controller_port: int = Field(19093, ge=1, le=65535)
     """Port of the embedded broker's KRaft controller."""
     kafka_partitions: int = Field(4, ge=1)
     """Partitions of each topic made here."""
-    connect_port: int = 15002
+    connect_port: int = Field(15002, ge=1, le=65535)
     """Port of the embedded Spark Connect server."""
-    aws_port: int = 15566
+    aws_port: int = Field(15566, ge=1, le=65535)
     """Port of the emulator of S3, SNS and SQS."""
-    ingest_port: int = 18088
+    ingest_port: int = Field(18088, ge=1, le=65535)
     """Port of the ingest server, which delivers into the emulator."""
-    ui_port: int = 3000
+    ui_port: int = Field(3000, ge=1, le=65535)
     """Port of the Dagster UI."""
-    code_port: int = 4266
+    code_port: int = Field(4266, ge=1, le=65535)
     """Port of the Dagster code server."""

@@ -223,7 +223,8 @@ def _events_in(body: bytes, *, lines: bool) -> list[Any]:
 
 def _parsed(text: bytes) -> Any:
     try:
-        return json.loads(text.decode())
+        # Python makes no integer of more than 4,300 digits.
+        return json.loads(text.decode(), parse_int=float)
     except (ValueError, RecursionError):
         return None
 

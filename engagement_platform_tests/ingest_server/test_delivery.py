@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import base64
+import errno
 import gzip
 import json
 import random
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 
+from engagement_platform.engine.durable_files import write_durably
+from engagement_platform.ingest_server import sinks
 from engagement_platform.ingest_server.delivery import Delivery
 from engagement_platform.ingest_server.events import Sent
 from engagement_platform.ingest_server.intake import Intake, Taken
@@ -122,7 +126,8 @@ def test_a_segment_that_comes_again_adds_nothing_wherever_it_stopped(
 def test_an_object_lies_where_its_hour_says_and_has_a_line_for_each_event(house: House) -> None:
     house.take(*(event(f"e-{number}", note="line\nfeed") for number in range(3)))
     segment = house.sealed()
-    assert object_key(segment) == f"events/{segment.opened:%Y/%m/%d/%H}/{house.spool.id}-000000000001.json.gz"
+    named = f"{house.spool.id}-{int(segment.opened.timestamp() * 1000)}.json.gz"
+    assert object_key(segment) == f"events/{segment.opened:%Y/%m/%d/%H}/{named}"
     house.delivery.deliver(segment)
     lines = gzip.decompress((house.folder / object_key(segment)).read_bytes()).splitlines()
     assert [json.loads(line)["event_id"] for line in lines] == ["e-0", "e-1", "e-2"]
@@ -212,6 +217,47 @@ def test_a_bucket_gets_the_same_objects(house: House, moto: Moto, bucket: str) -
     assert s3.get_object(Bucket=bucket, Key=found["Key"])["Body"].read() == packed(lines)
     with pytest.raises(SinkUnavailable, match="NoSuchBucket"):
         BucketSink("nobodys-bucket-17").put(segment, lines)
+
+
+def test_a_spool_from_before_a_segment_was_whole_takes_nothing_out_of_its_object(
+    house: House, moto: Moto, bucket: str
+) -> None:
+    """A spool that was restored from a copy has the first of two events of a segment that was delivered with both."""
+    house.take(event("e-1"), event("e-2"))
+    segment = house.sealed()
+    lines = [record.open for record in house.spool.records(segment)]
+    for sink in (FolderSink(house.folder), BucketSink(bucket)):
+        sink.put(segment, lines)
+        sink.put(segment, lines[:1])
+    assert ids(stored(house.folder)) == ["e-1", "e-2"]
+    assert moto.client("s3").get_object(Bucket=bucket, Key=object_key(segment))["Body"].read() == packed(lines)
+
+
+def test_a_full_disk_of_the_spool_does_not_send_records_to_firehose_again_and_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [b"%d\n" % number for number in range(1_203)]
+    house.take(event("e"))
+    segment, writes = house.sealed(), count()
+
+    def full_after_one(path: Path, content: bytes) -> None:
+        if 0 < next(writes) < 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_durably(path, content)
+
+    monkeypatch.setattr(sinks, "write_durably", full_after_one)
+    with firehose(lambda _call, records: [True] * len(records)) as (url, took):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        for _ in range(5):
+            with pytest.raises(OSError, match="No space"):
+                house.firehose().put(segment, lines)
+        house.firehose().put(segment, lines)
+        calls = len(took)
+        house.firehose().put(segment, lines)
+        house.firehose().put(replace(segment, number=segment.number - 1), lines)
+    assert len(took) == calls, "what was sent is not sent again, nor is a segment before it"
+    sent = Counter(chain.from_iterable(took))
+    assert sent == Counter(lines) + Counter(lines[:500]), "one call at most comes twice, however often it was tried"
 
 
 def test_firehose_gets_every_event_as_a_record(house: House, moto: Moto, bucket: str) -> None:

@@ -21,6 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
+from engagement_platform.engine.durable_files import private_file, replacing
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.ingest_server import erasing
@@ -161,6 +162,39 @@ def test_what_waits_in_the_spool_is_emptied_and_the_rest_is_delivered(
     refused = list(pipe.vault.refused("puzzle", purpose="support", reader="test"))
     assert len(refused) == 2
     assert not any(b"bob" in body for _, body in refused)
+
+
+def test_what_a_killed_delivery_left_of_an_object_goes(pipe: Pipe, platform: Settings) -> None:
+    pipe.send(*events_of("bob"), event("amy-1", player_id="amy"))
+    [path] = (platform.home / "games").rglob("*.json.gz")
+    with replacing(path.with_name("other.json.gz")) as file:
+        file.write(gzip.compress(b'{"player_id": "amy", "event_id": "amy-2"}\n'))
+        [being_written] = path.parent.glob(".*")
+        left = path.with_name(being_written.name.replace(str(os.getpid()), "1"))
+    left.write_bytes(gzip.compress(b'{"player_id": "bob-canary"}\n'))
+    erase(pipe.vault, subject(pipe.vault, "bob-canary", None), [StoredObjects(platform)])
+    assert not left.exists()
+    assert sorted(ids(stored(pipe.games))) == ["amy-1", "amy-2"]
+
+
+def test_a_spool_that_nothing_was_written_to_yet_is_no_error(pipe: Pipe, platform: Settings) -> None:
+    """A server that is killed at its first start leaves an empty file."""
+    private_file(spool_folder(platform) / "spool.db")
+    spooled = SpooledRecords(platform)
+    _, done = erase(pipe.vault, subject(pipe.vault, "bob-canary", None), [spooled])
+    assert [(one.rows, one.left, one.stays) for one in done if one.name == spooled.name] == [(0, 0, ())]
+
+
+def test_a_spool_that_sqlite_cannot_read_is_said_and_the_rest_is_erased(pipe: Pipe, platform: Settings) -> None:
+    pipe.send(*events_of("bob"))
+    with closing(connected(spool_folder(platform) / "spool.db")) as connection:
+        connection.execute("ALTER TABLE record RENAME COLUMN open TO opened")
+    spooled = SpooledRecords(platform)
+    _, done = erase(pipe.vault, subject(pipe.vault, "bob-canary", None), [spooled, StoredObjects(platform)])
+    of = {one.name: one for one in done}
+    assert of[spooled.name].left == 1
+    assert "OperationalError" in of[spooled.name].stays[0]
+    assert of[StoredObjects.name].rows == 3
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from engagement_platform.lake.arrow import table_of
 from engagement_platform.pii import keys, master
 from engagement_platform.pii import vault as vaults
 from engagement_platform.pii.erasure import erase, subject
-from engagement_platform.pii.keys import EVERY_GAME, Keyring, Owner, open_pii
+from engagement_platform.pii.keys import EVERY_GAME, Keyring, MasterKeyBusy, Owner, open_pii
 from engagement_platform.pii.master import KmsMaster, LocalMaster, MasterKeyUnusable, Masters
 from engagement_platform.pii.rotation import rotate
 from engagement_platform.pii.schema import PII_KEY, PII_SECRET
@@ -288,6 +288,17 @@ def test_wherever_the_first_delivery_ends_the_next_has_the_same_keys_and_adds_wh
     assert ended > 8
 
 
+def test_a_rotation_also_removes_the_master_keys_that_a_killed_one_left_beside_the_file(
+    vault: Vault, platform: Settings
+) -> None:
+    put(vault, 1, [deposit(vault, "bob", "e1", "v1")])
+    file = platform.home / "pii" / "master.json"
+    left = Path(shutil.copy(file, file.with_name(".master.json.1.2")))
+    rotate(vault)
+    assert not left.exists()
+    assert said(vault, "bob") == [("g1", "e1", "/emails/0", "v1")]
+
+
 def once_while_wrapping(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
     """Another process does something while the next key is wrapped: KMS may take its time."""
     wrap, left = LocalMaster.wrap, [do]
@@ -473,9 +484,13 @@ def test_keys_are_wrapped_by_kms_and_moved_there_from_a_file(
     with_kms = platform.model_copy(update={"pii": PiiSettings(kms_key_id=key_id)})
     there = open_vault(with_kms)
     assert said(there, "bob") == [("g1", "e1", "/emails/0", "v1")], "what a file's key wrapped is still read"
-    put(there, 2, [deposit(there, "amy", "e2", "v2")])
+    with pytest.raises(MasterKeyBusy, match="pii rotate"):
+        put(there, 2, [deposit(there, "amy", "e2", "v2")])
     version, count = there.keyring.rotate()
-    assert (version.startswith("kms:arn:"), count) == (True, 3 - 1), "what KMS wrapped already stays"
+    assert (version.startswith("kms:arn:"), count) == (True, 2)
+    put(there, 2, [deposit(there, "amy", "e2", "v2")])
+    with pytest.raises(MasterKeyBusy, match=r"pii\.kms_key_id"):
+        put(vault, 3, [deposit(vault, "eve", "e3", "a server that runs with the file still")])
     (platform.home / "pii" / "master.json").unlink()
     anew = open_vault(with_kms)
     assert said(anew, "bob") + said(anew, "amy") == [("g1", "e1", "/emails/0", "v1"), ("g1", "e2", "/emails/0", "v2")]

@@ -40,6 +40,9 @@ from engagement_platform.sources.kafka import KafkaSource
 Versions = Mapping[str, int]
 """Table -> version."""
 
+BEGIN = "to-begin"
+"""The first commit of a restore, into layout/restore and without rows: RESTORE carries no transaction, and stores from
+before it must be known as such. No table is called so."""
 _KINDS = {"INSERT": "inserted", "UPDATE": "updated", "DELETE": "deleted"}
 
 _MANY = 12
@@ -90,7 +93,8 @@ class Group:
     def written(self) -> dict[str, Table | None]:
         """Which table each commit of a restore writes. None: RESTORE carries no transaction."""
         announced = {"notification/append": NOTIFICATION if self.announced else None}
-        return {**{f"restore/{table.key[-1]}": None for table in self.tables}, **announced, "audit/append": RESTORE}
+        taken_back = {f"restore/{table.key[-1]}": None for table in self.tables}
+        return {f"restore/{BEGIN}": RESTORE, **taken_back, **announced, "audit/append": RESTORE}
 
     @property
     def jobs(self) -> tuple[str, ...]:

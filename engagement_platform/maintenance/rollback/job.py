@@ -27,7 +27,7 @@ from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE, Checksum, checksums, moved, restore
 from engagement_platform.maintenance.layout.vacuum import vacuum_of
-from engagement_platform.maintenance.rollback.groups import Group, RestoreRefused, engagements, group_of
+from engagement_platform.maintenance.rollback.groups import BEGIN, Group, RestoreRefused, engagements, group_of
 from engagement_platform.maintenance.rollback.plan import RESTORE_TABLES, Asked, Plan, plan
 from engagement_platform.settings import Settings
 
@@ -147,6 +147,8 @@ class RestoreBatch:
 
 def _restore(work: RestoreBatch, commit: Committer) -> Counts:
     """Every table back to its version, and compared with it. Counts: tables, rows (of all restored tables)."""
+    with commit(BEGIN) as txn:
+        work.lake.append(work.lake.read(RESTORE), RESTORE, txn, rows=0)
     for table in work.tables:
         version = work.manifest.end[table.name]
         with commit(table.key[-1]) as txn:
@@ -264,6 +266,8 @@ class Restoring:
                 else:
                     restore(lake, table, version, txn, work.group.mark(lake.root, table, version))
             work.compared(manifest.table_versions)
+            # For stores that are lost: `recover` must not take it for unfinished.
+            lake.append(lake.read(RESTORE), RESTORE, manifest.transaction("abandon", "end", final=True), rows=0)
             counts = {"tables": 0, "tables_put_back": len(work.tables)}
             details = {"abandoned_by": by, "table": work.what["table"], "mode": work.what["mode"]}
             checkpoints.succeed(manifest, counts, details, self.clock(), fences=fences)
@@ -302,7 +306,7 @@ class Restoring:
             source=source,
             prepare=lambda manifest: RestoreBatch(lake, manifest),
             processes=(
-                Step("restore", _restore, tuple(table.key[-1] for table in tables)),
+                Step("restore", _restore, (BEGIN, *(table.key[-1] for table in tables))),
                 Step("notification", _announce, ("append",)),
                 Step("audit", _audit, ("append",)),
                 Step("rewind", rewind_jobs),

@@ -6,6 +6,9 @@ Without Kafka: rows and batches as the jobs would have left them.
 from __future__ import annotations
 
 import random
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +19,8 @@ from pyspark.sql import SparkSession
 from engagement_platform.engine.job import Callbacks
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import JobState, Manifest
+from engagement_platform.engine.recovery import recover
+from engagement_platform.engine.table_logs import StoresBehind, refuse_stores_behind
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import table_of
@@ -139,6 +144,34 @@ def test_a_restore_that_is_given_up_leaves_all_tables_as_before_and_jobs_go_on(w
     assert world.restoring().abandon(BY) is not None
     assert world.restoring().run(world.asked) is not None
     assert world.state() == "target"
+
+
+@pytest.mark.parametrize("ends", ["finish", "abandon"])
+def test_stores_from_before_a_half_done_restore_are_noticed_by_every_job_and_brought_up_to_it(
+    world: Batches, ends: str
+) -> None:
+    """No commit of RESTORE has a transaction; the stores are put back while it is half done, or was given up."""
+    with copied(world.settings.home / "stores.db") as put_back:
+        crashed(world, "restore.changeset:after")
+        if ends == "abandon":
+            assert world.restoring().abandon(BY) is not None
+        put_back()
+    assert world.stores.checkpoints.unfinished() == []
+    with pytest.raises(StoresBehind, match="engagement-platform recover"):
+        refuse_stores_behind(INGEST_PROFILE_CHANGES, world.stores.checkpoints, world.stores.tables)
+    recover(world.stores)
+    refuse_stores_behind(INGEST_PROFILE_CHANGES, world.stores.checkpoints, world.stores.tables)
+    done = world.restoring().run(None)
+    assert (done is not None, world.state()) == ((True, "target") if ends == "finish" else (False, "before"))
+    assert world.stores.checkpoints.unfinished() == []
+
+
+@contextmanager
+def copied(database: Path) -> Iterator[Callable[[], None]]:
+    """A copy of a database of SQLite in memory, and what puts it back."""
+    with closing(sqlite3.connect(database)) as there, closing(sqlite3.connect(":memory:")) as copy:
+        there.backup(copy)
+        yield lambda: copy.backup(there)
 
 
 @pytest.mark.slow
