@@ -273,7 +273,7 @@ def test_firehose_gets_every_event_as_a_record(house: House, moto: Moto, bucket:
     found = [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]]
     assert b"".join(s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in found) == b"".join(lines)
     with pytest.raises(SinkUnavailable, match="ResourceNotFound"):
-        FirehoseSink("nobodys", house.spool.path.parent).put(replace(segment, number=2), [b"{}\n"])
+        FirehoseSink("nobodys", house.spool.path.parent).put(replace(segment, number=segment.number + 1), [b"{}\n"])
 
 
 @contextmanager

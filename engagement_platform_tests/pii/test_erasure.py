@@ -194,7 +194,7 @@ def test_a_spool_that_sqlite_cannot_read_is_said_and_the_rest_is_erased(pipe: Pi
     of = {one.name: one for one in done}
     assert of[spooled.name].left == 1
     assert "OperationalError" in of[spooled.name].stays[0]
-    assert of[StoredObjects.name].rows == 3
+    assert of[StoredObjects.name].rows == 2
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ from engagement_platform_tests.matrix import quick
 BATCHES = 3
 CHANGESET, BASE = WRITTEN = (PROFILE.changeset, PROFILE.base)
 POINTS = (
-    "manifest:after", "restore.changeset:before", "restore.changeset:after", "restore.materialized:before",
+    "manifest:after", "restore.to-begin:after", "restore.changeset:after", "restore.materialized:before",
     "restore.materialized:after",
 )  # fmt: skip
 DECIDED = ("restore:recorded", "notification:recorded", "audit.append:after", "audit:recorded", "rewind:recorded")
@@ -68,7 +68,7 @@ class Batches(Planted):
         checkpoints = self.stores.checkpoints
         app_id, start, end = checkpoints.app_id(INGEST_PROFILE_CHANGES), {"0": number}, {"0": number + 1}
         manifest = Manifest(INGEST_PROFILE_CHANGES, app_id, number, start, end, AT, self.versions())
-        checkpoints.begin(manifest)
+        manifest = checkpoints.begin(manifest)
         said = {"profile_id": f"new {number}", "version": 1}
         change = {**said, "op": "INSERT", "topic": "p", "partition": 0, "offset": number, "ingestion_ts": AT}
         held = {"present": True, "present_version": 1, "present_ts": AT}

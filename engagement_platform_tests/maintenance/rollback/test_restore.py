@@ -180,7 +180,8 @@ def test_any_version_of_any_table_and_any_time_mean_all_tables_at_the_end_of_one
 
 
 POINTS = (
-    "manifest:before", "manifest:after", "restore.data:before", "restore.data:after", "restore.alias:after",
+    "manifest:before", "manifest:after", "restore.to-begin:after", "restore.data:before", "restore.data:after",
+    "restore.alias:after",
     "restore:recorded", "notification.append:before", "notification.append:after", "notification:recorded",
     "audit.append:after", "audit:recorded", "rewind:recorded", "finalized",
 )  # fmt: skip
