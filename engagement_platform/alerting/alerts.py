@@ -37,6 +37,7 @@ _TROUBLE = (PlatformError, SQLAlchemyError)
 _LOCK = "alerts"
 _MINUTE_S = 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 30.0, 300.0
+_OF_FAILURES = ("failures", "reason", "pause")
 
 # Of its own and not among the stores' tables: what looks at alerts first makes it.
 _METADATA = MetaData()
@@ -210,7 +211,8 @@ class Alerts:
             if any(max(one.get("until", 0.0), one.get("pause", 0.0)) > at for one in sent):
                 return []
             room = self._settings.per_minute - sum(len(_of_a_minute(one, at)) for one in sent)
-            due = self._due(rows, target, now)
+            # What the URL refused before comes after all else: it may be for what it says.
+            due = sorted(self._due(rows, target, now), key=lambda one: _sent(one[1], target).get("failures", 0))
             claimed = due[:1] if room > 1 else due if room == 1 else []
             until = at + self._settings.timeout.total_seconds() + _MINUTE_S
             for _, row, _, _ in claimed:
@@ -218,16 +220,17 @@ class Alerts:
             return claimed
 
     def _settle(self, target: Target, claimed: Sequence[Due], reason: str | None) -> None:
-        """A URL took what was claimed for it; or did not, and is left alone for longer after each failure in a row."""
+        """A URL took what was claimed for it, and its failures are over; or did not, and is left alone for longer after
+        each failure in a row."""
         with self._writing() as connection:
             at = self._clock().timestamp()
+            failures = max((_sent(row, target).get("failures", 0) for row in _all(connection)), default=0)
+            pause = at + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures, 10))
             for number, (_, claimed_row, state, severity) in enumerate(claimed):
                 row = _row(connection, claimed_row.key)
                 if row is None:
                     continue
                 before = {name: value for name, value in _sent(row, target).items() if name != "until"}
-                failures = before.get("failures", 0)
-                pause = at + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures, 10))
                 messages = _of_a_minute(before, at) + ([at] if number == 0 else [])
                 entry = (
                     {"state": state, "severity": severity, "at": at, "messages": messages}
@@ -235,6 +238,12 @@ class Alerts:
                     else {**before, "failures": failures + 1, "reason": reason, "pause": pause}
                 )
                 _put(connection, target, row, entry)
+            if reason is None:
+                for row in _all(connection):
+                    sent = _sent(row, target)
+                    if any(name in sent for name in _OF_FAILURES):
+                        left = {name: value for name, value in sent.items() if name not in _OF_FAILURES}
+                        _put(connection, target, row, left)
 
     def _due(self, rows: Sequence[Row[Any]], target: Target, now: datetime) -> list[Due]:
         """Messages for a URL, oldest alert first, each with its alert and what the URL has been sent then."""

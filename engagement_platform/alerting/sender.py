@@ -72,7 +72,7 @@ class Target:
     @cached_property
     def _service(self) -> Apprise | None:
         """None where the URL is none. Opens nothing; loading Apprise takes half a second, once."""
-        from apprise import Apprise, AppriseAsset
+        from apprise import Apprise, AppriseAsset, OverflowMode
 
         # In its caller's thread: with a limit of its own a service goes to threads of Apprise that nobody can end.
         asset = AppriseAsset(
@@ -82,6 +82,8 @@ class Target:
         if not service.add(self.url.get_secret_value()):
             return None
         for plugin in service:
+            # What is too long for a service would be refused, again and again.
+            plugin.overflow_mode = OverflowMode.TRUNCATE
             plugin.socket_read_timeout = plugin.socket_connect_timeout = self.timeout.total_seconds()
         return service
 

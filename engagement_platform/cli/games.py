@@ -33,7 +33,7 @@ def replay(
     finish: Finish = False,
     as_json: Json = False,
 ) -> None:
-    """Read objects of game events once more: rows that are lost come back, and no row is doubled.
+    """Read objects of game events once more: rows that are lost come back, and no event is doubled.
 
     After a mended declaration, or a table that was taken back; stop the sensor first, or let it wait. A replay that
     was interrupted is finished first. Exit status: 0 when all is read, 1 with a one-line reason.

@@ -62,7 +62,9 @@ class Waiting:
         begin |= {p: max(o, begin.get(p, 0)) for p, o in (unread_from(self.checkpoint(job)) or {}).items()}
         waiting = {partition: begin.get(partition, 0) for partition in end if begin.get(partition, 0) < end[partition]}
         first = [timestamp for timestamp in source.first_timestamps(waiting).values() if timestamp is not None]
-        return datetime.fromtimestamp(min(first) / 1000, UTC) if first else None
+        # A producer's clock may say anything, also what no date is.
+        now = datetime.now(UTC)
+        return datetime.fromtimestamp(min(*first, now.timestamp() * 1000) / 1000, UTC) if first else None
 
     def announced(self, feed: Feed, now: datetime) -> Pending:
         """Messages about objects of a feed that no finished batch has read. Raises NoGameQueue, QueueUnavailable.

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from engagement_platform.defs.materialization_events import callbacks_of
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import unfinished_sensor
+from engagement_platform.defs.sensors import UNBOUNDED, unfinished_sensor
 from engagement_platform.lake.erased import ERASE_SUBJECTS
 
 ERASE_POOL = "erase"
@@ -47,7 +47,16 @@ def erase(context: dg.OpExecutionContext, config: EraseConfig, platform: Platfor
     # How many only, since Dagster keeps metadata: `engagement-platform erase` lists them.
     near = len(erasures.near_ids(settings, asked))
     done = erasures.erase(settings, asked, callbacks)
-    receipt.write_text(json.dumps(done.receipt, indent=2) + "\n", encoding="utf-8")
+    try:
+        receipt.write_text(json.dumps(done.receipt, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        # Asked for once more, it would say that nothing was there.
+        raise dg.Failure(
+            f"The subject is erased, and the receipt could not be written: {error}. It is in the metadata of this "
+            "failure: keep it.",
+            metadata={"receipt": dg.MetadataValue.json(dict(done.receipt))},
+            allow_retries=False,
+        ) from error
     request.unlink()
     shown = {"receipt": dg.MetadataValue.json(dict(done.receipt)), "left": done.left, "not purged": list(done.kept)}
     context.add_output_metadata({**shown, "near ids": near})
@@ -55,7 +64,7 @@ def erase(context: dg.OpExecutionContext, config: EraseConfig, platform: Platfor
         raise dg.Failure(f"{done.left} rows are left; the receipt says where. Make the same request again.")
 
 
-@dg.job
+@dg.job(tags=UNBOUNDED)
 def erase_subjects() -> None:
     """Erase a subject everywhere and write the receipt, or finish an erasure that was interrupted."""
     erase()

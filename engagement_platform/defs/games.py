@@ -21,7 +21,7 @@ from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.defs.live_ops import judging
 from engagement_platform.defs.materialization_events import Recorder, callbacks_of
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import backlog_sensor, watched
+from engagement_platform.defs.sensors import UNBOUNDED, backlog_sensor, watched
 from engagement_platform.defs.specs import GAMES_GROUP, SOURCES, column_schema, key_of, table_spec
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.errors import PlatformError
@@ -123,6 +123,7 @@ def replay_job(feed: Feed, pool: str) -> dg.JobDefinition:
         name=feed.replay_job.replace("-", "_"),
         description=f"Read objects of {feed.group} events once more. Rows that are lost come back, nothing is doubled.",
         executor_def=dg.in_process_executor,
+        tags=UNBOUNDED,
     )
     def replay_events() -> None:
         replay_objects()

@@ -97,7 +97,9 @@ def drained(
     """
     asked = opened.settings.drain
     policy = (
-        DrainPolicy(idle_timeout=timedelta(0), max_duration=asked.max_duration, once=once)
+        DrainPolicy(
+            idle_timeout=timedelta(0), max_duration=timedelta.max if until_idle else asked.max_duration, once=once
+        )
         if until_idle or once
         else drain_policy(context, opened, interval)
     )

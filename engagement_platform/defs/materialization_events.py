@@ -104,9 +104,9 @@ class Recorder:
                 self._context.log_event(dg.AssetObservation(key_of(table), metadata=metadata, partition=day))
         self._pending.clear()
 
-    def evaluate(self, failed: str | None = None) -> None:
-        """A result of the check, when batches came since the last one. failed: why a batch failed."""
-        news = failed is not None or len(self.reports) > self._evaluated
+    def evaluate(self, failed: str | None = None, *, anew: bool = False) -> None:
+        """A result of the check, when batches came since the last one. failed: why a batch failed. anew: always."""
+        news = anew or failed is not None or len(self.reports) > self._evaluated
         if self._check is not None and news and (result := self._check(self.reports, failed)):
             # Accepted and stored, though its signature does not name it (Dagster 1.13).
             self._context.log_event(evaluation(result))  # type: ignore[arg-type]

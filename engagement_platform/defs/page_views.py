@@ -83,8 +83,8 @@ def page_view_definitions(cron: str) -> dg.Definitions:
 
         waits, lost = waiting_for(backlog)
         recent = recent_runs(context.instance, JOB)
-        # Where a later hop failed, what it has not read is no longer on the topic.
-        reason = lost if waits is None else why_not(waits or int(recent.failures > 0), recent, time.time())
+        # Where a run ended before its last hop, what that has not read is no longer on the topic.
+        reason = lost if waits is None else why_not(waits or int(recent.is_undone), recent, time.time())
         return dg.SkipReason(reason) if reason else dg.RunRequest()
 
     by_the_clock = schedule(

@@ -15,6 +15,7 @@ from engagement_platform.defs.ingestion import drained
 from engagement_platform.defs.kafka_tables import stream_tables
 from engagement_platform.defs.materialization_events import Recorder, callbacks_of
 from engagement_platform.defs.platform import Platform
+from engagement_platform.defs.sensors import UNBOUNDED
 from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.jobs import redrive_declared, redrive_jobs, redriven_tables
@@ -48,7 +49,7 @@ def redrives(reason: str, parts: Parts) -> Iterator[tuple[MicroBatchJob[Any], Ta
                 yield job, stream_tables(declared, "redriven")
 
 
-@dg.job
+@dg.job(tags=UNBOUNDED)
 def redrive_quarantine() -> None:
     """Put rejected records through again, after what rejected them was mended. Safe to repeat."""
     redrive()

@@ -10,7 +10,7 @@ import dagster as dg
 
 from engagement_platform.defs.materialization_events import callbacks_of
 from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.defs.sensors import unfinished_sensor
+from engagement_platform.defs.sensors import UNBOUNDED, unfinished_sensor
 from engagement_platform.maintenance.rollback.plan import RESTORE_TABLES
 
 RESTORE_POOL = "restore"
@@ -63,7 +63,7 @@ def _restored(context: dg.OpExecutionContext, config: RestoreConfig, opened: Ope
     return shown if report is None else {**shown, **report.as_json()}
 
 
-@dg.job
+@dg.job(tags=UNBOUNDED)
 def restore_tables() -> None:
     """Take tables back to the end of an earlier batch. A dry run by default."""
     restore()

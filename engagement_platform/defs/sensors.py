@@ -36,6 +36,8 @@ TRIED_AGAIN = dg.RetryPolicy(max_retries=2, delay=30, backoff=dg.Backoff.EXPONEN
 """Of maintenance and moves: a lease that another run holds, or a store that is away, is there again in a minute."""
 RETRIED = {"dagster/max_retries": "1"}
 """Tag of jobs that are launched by the clock: a run that died is launched once more."""
+UNBOUNDED = {"dagster/max_runtime": "0"}
+"""Tag of jobs that take as long as there is to do: `run_monitoring` in `dagster.yaml` does not end their runs."""
 
 
 def is_automatic() -> bool:
@@ -111,6 +113,13 @@ class Recent:
     started: float | None = None
     ended: float | None = None
     """Of the newest one."""
+    succeeded: float | None = None
+    """When the newest one was created that succeeded."""
+
+    @property
+    def is_undone(self) -> bool:
+        """Whether the newest one did not end well: it failed, or was canceled."""
+        return self.created is not None and self.created != self.succeeded
 
 
 def recent_runs(instance: dg.DagsterInstance, job: str, assets: dg.AssetsDefinition | None = None) -> Recent:
@@ -124,7 +133,9 @@ def recent_runs(instance: dg.DagsterInstance, job: str, assets: dg.AssetsDefinit
         return Recent()
     failed = list(takewhile(lambda record: record.dagster_run.status is dg.DagsterRunStatus.FAILURE, records))
     last = records[0]
-    return Recent(None, len(failed), last.create_timestamp.timestamp(), last.start_time, last.end_time)
+    done = (r for r in records if r.dagster_run.status is dg.DagsterRunStatus.SUCCESS)
+    succeeded = next((record.create_timestamp.timestamp() for record in done), None)
+    return Recent(None, len(failed), last.create_timestamp.timestamp(), last.start_time, last.end_time, succeeded)
 
 
 def why_not(backlog: int, recent: Recent, now: float, longest_pause_s: float = LONGEST_PAUSE_S) -> str | None:

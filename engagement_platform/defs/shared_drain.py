@@ -52,10 +52,16 @@ def drain_by_turns(context: dg.OpExecutionContext, platform: Platform) -> None:
             context.log.error(f"{name} failed, is tried again later, and the others go on: {error}")
             recorders[name].evaluate(str(error))
 
+        def recovered(name: str) -> None:
+            recorders[name].evaluate(anew=True)
+
         wanted = wanted_by_others(context, {one.pool: one.job for one in served})
         try:
             policy = drain_policy(context, opened)
-            for name, report in drain_in_turns(jobs, policy, absent=(TopicMissing,), wanted=wanted, on_failure=failed):
+            batches = drain_in_turns(
+                jobs, policy, absent=(TopicMissing,), wanted=wanted, on_failure=failed, on_recovery=recovered
+            )
+            for name, report in batches:
                 recorders[name].add(report.manifest.ingestion_ts.date(), report)
         finally:
             for recorder in recorders.values():

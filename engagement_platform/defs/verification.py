@@ -7,12 +7,13 @@
 
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import UTC, date, datetime
 
 import dagster as dg
 
 from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.batches import rows_table
-from engagement_platform.defs.evaluations import ERROR, WARN, cannot_tell, check_result, selected
+from engagement_platform.defs.evaluations import ERROR, WARN, cannot_tell, check_result, newest_results, selected
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import Answer, Recent, recent_runs, sensor, too_soon
 from engagement_platform.defs.specs import DATA_TABLE, key_of
@@ -41,7 +42,11 @@ VERIFY_PAUSE_PER_DURATION = 10
 """Verification reads whole tables, so it takes longer as they grow; at most a tenth of the time goes into it."""
 
 SAMPLED_ORGANIZATIONS = 20
-"""Organizations that one verification looks at; others every day, so all get their turn."""
+"""Organizations that one verification looks at; others every day, so all get their turn, and the same ones until they
+are right."""
+SAMPLED = frozenset({"identity", "contents", "names", "accepted_once"})
+"""Checks that look at those."""
+SAMPLED_ON = "sampled_on"
 
 TABLE_CHECKS: Mapping[tuple[dg.AssetKey, str], tuple[Sequence[str], str]] = {
     (DATA, "unique_engagement_id"): (("doubled",), "Every engagement is there once."),
@@ -78,10 +83,13 @@ OF_PERSONS = frozenset({"names"})
 SEE = "; `engagement-platform verify --identity` lists some"
 
 
-def table_check_results(findings: Sequence[Finding], landed: Collection[dg.AssetKey]) -> list[dg.AssetCheckResult]:
+def table_check_results(
+    findings: Sequence[Finding], landed: Collection[dg.AssetKey], day: date | None = None
+) -> list[dg.AssetCheckResult]:
     """One result a check, which fails also when a finding that decides it is missing.
 
     landed: tables that something has landed in. In the others a finding may be missing: there is nothing to look at.
+    day: whose sample of organizations was looked at.
     """
     found = {finding.check: finding for finding in findings}
     results = []
@@ -101,6 +109,7 @@ def table_check_results(findings: Sequence[Finding], landed: Collection[dg.Asset
         shown = {
             "looked_at": max((finding.looked_at for finding in own), default=0),
             "wrong": sum(finding.wrong for finding in own),
+            **({SAMPLED_ON: day.isoformat()} if day is not None and check in SAMPLED else {}),
         }
         # What nobody looked at may be right.
         severity = ERROR if wrong or not unknown else WARN
@@ -134,9 +143,20 @@ def verify_tables(context: dg.AssetCheckExecutionContext, platform: Platform) ->
     """Read the topic again and compare it with the tables. Reads keys of the whole Data Table once."""
     with platform.open("verify") as opened:
         # Before the findings: the first batch may finish while they are looked for.
-        landed = landed_in(opened.settings, opened.stores)
-        results = table_check_results(findings_of(opened), landed)
+        landed, day = landed_in(opened.settings, opened.stores), sample_day(context.instance)
+        results = table_check_results(findings_of(opened, day), landed, day)
         yield from selected(context, [*results, guards_kept(opened.settings, opened.stores)])
+
+
+def sample_day(instance: dg.DagsterInstance) -> date:
+    """The day whose sample is looked at: today, or that of the oldest of the newest results that is not right.
+
+    Another sample would pass, and take back the alert of what is wrong still.
+    """
+    checks = [dg.AssetCheckKey(asset, check) for asset, check in TABLE_CHECKS if check in SAMPLED]
+    wrong = [one.evaluation for one in newest_results(instance, checks).values() if not one.evaluation.passed]
+    days = [str(one.metadata[SAMPLED_ON].value) for one in wrong if SAMPLED_ON in one.metadata]
+    return min(map(date.fromisoformat, days), default=datetime.now(UTC).date())
 
 
 def landed_in(settings: Settings, stores: Stores) -> set[dg.AssetKey]:
@@ -153,13 +173,13 @@ def landed_in(settings: Settings, stores: Stores) -> set[dg.AssetKey]:
     }
 
 
-def findings_of(opened: Opened) -> list[Finding]:
-    """All that verification finds; identities and aliases of so many organizations that it stays short."""
+def findings_of(opened: Opened, day: date) -> list[Finding]:
+    """All that verification finds; identities and aliases of the sample of a day, so that it stays short."""
     from engagement_platform.maintenance.verify.identity import identity_findings
     from engagement_platform.maintenance.verify.messages import verify
 
     settings, spark = opened.settings, opened.spark
-    return [*verify(settings, spark), *identity_findings(settings, spark, sample=SAMPLED_ORGANIZATIONS)]
+    return [*verify(settings, spark), *identity_findings(settings, spark, SAMPLED_ORGANIZATIONS, day)]
 
 
 verify_engagements = dg.define_asset_job(
@@ -182,8 +202,9 @@ def why_not_verified(
         return "No batch has finished yet."
     if recent.created is None and (left := (first_batch or 0.0) + VERIFY_AFTER_S - now) > 0:
         return f"The first batch has just finished; the first verification is in {left:.0f} s."
-    unevaluated = materialized is not None and materialized > (recent.created or now)
-    if recent.created is not None and last_batch < recent.created and not unevaluated:
+    # One that failed, or was canceled, has verified nothing.
+    unevaluated = materialized is not None and materialized > (recent.succeeded or now)
+    if recent.succeeded is not None and last_batch < recent.succeeded and not unevaluated:
         return "No batch has finished since the last verification."
     took = (recent.ended or 0.0) - (recent.started or recent.ended or 0.0)
     return too_soon(recent, now, max(VERIFY_PAUSE_S, took * VERIFY_PAUSE_PER_DURATION))

@@ -171,13 +171,15 @@ def drain_in_turns(
     absent: tuple[type[Exception], ...] = (),
     wanted: Callable[[], Collection[str]] = tuple,
     on_failure: Callable[[str, Exception], None] = lambda _job, _error: None,
+    on_recovery: Callable[[str], None] = lambda _job: None,
 ) -> Generator[tuple[str, BatchReport], None, None]:
     """Runs batches of several jobs in one process, always of the job that is due for the longest; with each its job.
 
     jobs: each with the least time between the beginnings of two of its batches, see `DrainPolicy.min_batch_interval`;
     zero there means at once, for every job. absent: errors of a source that is not there yet, so nothing waits in it.
     wanted: names of jobs that another run wants now; their leases are given back until it has ended. on_failure: called
-    with each failure of a job, which is tried again less and less often; the others go on. A job whose tables another
+    with each failure of a job, which is tried again less and less often; the others go on. on_recovery: called with a
+    job that failed before and finds nothing to do. A job whose tables another
     run writes has its turn a second later. Ends as one job's `drain` does, when all jobs rest. Raises DrainFailed in
     the end when the last batch of a job failed.
     """
@@ -203,5 +205,7 @@ def drain_in_turns(
                 on_failure(turn.name, turn.error)
             if report is not None:
                 yield turn.name, report
+            elif before is not None and turn.error is None:
+                on_recovery(turn.name)
     if failed := [(one.name, one.error) for one in turns if one.error is not None]:
         raise DrainFailed(failed) from failed[0][1]

@@ -137,7 +137,7 @@ class FirehoseSink:
                     pause = min(pause * 2, self.LONGEST_PAUSE_S)
         self._note(name, begin, [])
 
-    def _note(self, name: list[str | int], begin: int, left: list[int]) -> None:
+    def _note(self, name: Sequence[object], begin: int, left: list[int]) -> None:
         write_durably(self._progress, json.dumps([name, begin, left]).encode())
 
     def _next(self, lines: Sequence[bytes], begin: int) -> tuple[list[int], int]:

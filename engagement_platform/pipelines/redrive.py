@@ -16,6 +16,7 @@ from engagement_platform.engine.job import Step
 from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Source
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.restore import whole
 from engagement_platform.pipelines.parts import COORDINATES, Appends, TopicBatch, with_reason
 
 REDRIVEN = "redriven"
@@ -48,7 +49,12 @@ class RedriveSource(NoIdentity):
     _left: list[tuple[Offsets, Offsets]] | None = field(default=None, init=False)
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
-        """The next of the records that are there at the first look, each once a run, whatever the checkpoint says."""
+        """The next of the records that are there at the first look, each once a run, whatever the checkpoint says.
+
+        Looks once more where files of that version went, which an erasure or VACUUM may remove between two batches.
+        """
+        if self._left and not whole(self.lake, self.table, self._left[0][0]["version"]):
+            self._left = None
         if self._left is None:
             version = self.lake.version(self.table)
             rows = self._waiting(version).count()

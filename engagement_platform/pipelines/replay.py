@@ -16,7 +16,7 @@ Range = tuple[Offsets, Offsets]
 
 
 class RecordedRanges(KafkaSource):
-    """Ranges that batches have read before, oldest first, one batch each."""
+    """Ranges that batches have read before, oldest first; those that follow on each other make one batch."""
 
     def __init__(
         self, topic: str, settings: KafkaSettings, ranges: Sequence[Range], identity: Mapping[str, str]
@@ -26,12 +26,23 @@ class RecordedRanges(KafkaSource):
         self._left, self._of_ranges = list(ranges), identity
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
-        """The next recorded range; None after the last. Raises when the broker no longer has all of it."""
+        """The next recorded range, with those that follow on it as far as they fit; None after the last.
+
+        A batch of each would cost a day of small batches more hours than it has. Raises when the broker no longer has
+        all of it.
+        """
         if not self._left:
             return None
-        begin, end = self._left[0]
+        most = min(limits.max_records, limits.max_bytes / mean_bytes if mean_bytes else limits.max_records)
+        (begin, end), taken = self._left[0], 1
+        while taken < len(self._left) and self._left[taken][0] == end:
+            further = self._left[taken][1]
+            if sum(further.values()) - sum(begin.values()) > most:
+                break
+            end, taken = further, taken + 1
         self.check(begin, end)
-        return self._left.pop(0)
+        del self._left[:taken]
+        return begin, end
 
     def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:
         """As the topic itself. Raises TopicRecreated when it is not the one that the ranges are of."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -15,6 +16,7 @@ class Receiver:
         self.arrived: list[dict[str, Any]] = []
         self.asked = 0
         self.status = 200
+        self.refuses: Callable[[dict[str, Any]], bool] = lambda _body: False
         self._go_on = threading.Event()
         self._go_on.set()
         receiver = self
@@ -24,9 +26,10 @@ class Receiver:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.asked += 1
                 receiver._go_on.wait()
-                if receiver.status == 200:
+                status = 400 if receiver.refuses(json.loads(body)) else receiver.status
+                if status == 200:
                     receiver.arrived.append(json.loads(body))
-                self.send_response(receiver.status)
+                self.send_response(status)
                 self.end_headers()
 
             def log_message(self, *_arguments: object) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 
 from engagement_platform.alerting.alerts import Alerts, Queue
 from engagement_platform.alerting.model import Alert, Message, Severity, State, summed_up
+from engagement_platform.alerting.sender import targets_of
 from engagement_platform.settings import AlertingSettings
 from engagement_platform_tests.alerting.receiver import Receiver
 from engagement_platform_tests.engine.conftest import FakeClock
@@ -204,6 +205,42 @@ def test_a_url_that_takes_nothing_is_tried_ever_more_slowly_and_gets_what_is_wro
     kept.clock.advance(2 * timedelta(days=1))
     kept.alerts.deliver()
     assert list(kept.alerts.queues().values()) == [Queue(0, None)]
+
+
+def test_a_message_that_a_url_refuses_for_what_it_says_keeps_no_other_from_it(kept: Kept) -> None:
+    kept.look(key="check/table/refused")
+    kept.receiver.status = 400
+    assert kept.titles() == []
+    kept.receiver.status = 200
+    kept.look(key="check/table/later")
+    kept.receiver.refuses = lambda body: "check/table/refused" in body["message"]
+    for _ in range(3):
+        kept.clock.advance(5 * MINUTE)
+        kept.titles()
+    [arrived] = kept.receiver.arrived
+    assert "check/table/later" in arrived["message"]
+
+
+def test_what_a_url_takes_ends_its_failures(kept: Kept) -> None:
+    kept.look(key="check/table/over")
+    kept.receiver.status = 500
+    for _ in range(4):
+        kept.titles()
+        kept.clock.advance(5 * MINUTE)
+    kept.alerts.recovered("check/table/over")
+    kept.receiver.status = 200
+    kept.look()
+    assert kept.titles() == [TITLE]
+    [queue] = kept.alerts.queues().values()
+    assert queue == Queue(0, None)
+
+
+def test_a_text_that_is_too_long_for_a_service_is_cut() -> None:
+    [target] = targets_of([SecretStr("discord://1234567890/abcdefghijklmnopqrstuvwxyz")], SECOND)
+    assert target._service is not None
+    [plugin] = target._service
+    parts = plugin._apply_overflow("x" * 5000, "title", overflow=plugin.overflow_mode)
+    assert len(parts) == 1
 
 
 def test_a_summary_looks_as_bad_as_the_worst_of_it_and_says_how_many_it_leaves_out() -> None:

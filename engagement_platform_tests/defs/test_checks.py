@@ -116,9 +116,25 @@ def test_exactly_the_limit_is_fresh(age: timedelta | None, passed: bool) -> None
 
 
 def test_exactly_the_limit_of_rejected_records_is_fine_and_so_is_no_record() -> None:
-    assert quarantine_share_result(0, 0, QUARANTINE_WARN_PERCENT).passed
-    assert quarantine_share_result(100, 5, 5).passed
-    assert not quarantine_share_result(100, 6, 5).passed
+    def passes(**jobs: tuple[int, int]) -> bool | None:
+        counts = {job: {"rows_in": rows_in, "quarantined": rejected} for job, (rows_in, rejected) in jobs.items()}
+        return quarantine_share_result(counts, QUARANTINE_WARN_PERCENT).passed
+
+    assert QUARANTINE_WARN_PERCENT == 5
+    assert passes()
+    assert passes(a=(0, 0))
+    assert passes(a=(100, 5))
+    assert not passes(a=(100, 6))
+    assert passes(a=(1, 1))
+    assert not passes(a=(2, 2))
+
+
+def test_requests_that_are_all_rejected_are_not_hidden_by_many_engagements() -> None:
+    jobs = {"engagements": {"rows_in": 200_000}, "requests": {"rows_in": 3_000, "quarantined": 3_000}}
+    result = quarantine_share_result(jobs, QUARANTINE_WARN_PERCENT)
+    assert not result.passed
+    assert "3,000 of the last 3,000 records of requests" in str(result.description)
+    assert "engagements" not in str(result.description)
 
 
 def lag(name: str, waited: timedelta | None, *, lost: str | None = None) -> Lag:

@@ -1,4 +1,4 @@
-"""What the code server of a deployment does before it listens: runs that died with the one before are canceled."""
+"""What the code server of a deployment does before it listens: runs that died with the one before are ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 
 from engagement_platform.defs import code_server
-from engagement_platform.defs.code_server import cancel_abandoned_runs
+from engagement_platform.defs.code_server import end_abandoned_runs
 
 STATUS = dg.DagsterRunStatus
 
@@ -24,8 +24,15 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
         yield made
 
 
-def run_at(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, location: str = code_server.LOCATION) -> str:
-    """Id of a new run, as the daemon launches one of a code location."""
+def run_at(
+    instance: dg.DagsterInstance,
+    status: dg.DagsterRunStatus,
+    location: str = code_server.LOCATION,
+    *,
+    sensor: bool = True,
+) -> str:
+    """Id of a new run, as the daemon launches one of a code location. sensor: for a sensor; else for a schedule or a
+    person."""
     # As the stores of Dagster have them, for it exports no class for them.
     repository = {
         "__class__": "ExternalRepositoryOrigin",
@@ -38,6 +45,7 @@ def run_at(instance: dg.DagsterInstance, status: dg.DagsterRunStatus, location: 
         "external_repository_origin": repository,
         "pipeline_name": "a_job",
     }
+    run["tags"] = {**run["tags"], **({code_server.SENSOR: "some_sensor"} if sensor else {})}
     run["status"] = json.loads(dg.serialize_value(status))
     return instance.add_run(dg.deserialize_value(json.dumps(run), dg.DagsterRun)).run_id
 
@@ -63,13 +71,31 @@ def test_runs_in_progress_are_canceled_and_no_others(
     instance: dg.DagsterInstance, status: dg.DagsterRunStatus, after: dg.DagsterRunStatus
 ) -> None:
     run_id = run_at(instance, status)
-    assert cancel_abandoned_runs(instance) == (after is not status)
+    assert end_abandoned_runs(instance) == (after is not status)
+    assert status_of(instance, run_id) is after
+
+
+@pytest.mark.parametrize(
+    ("status", "after"),
+    [
+        (STATUS.STARTING, STATUS.FAILURE),
+        (STATUS.STARTED, STATUS.FAILURE),
+        (STATUS.CANCELING, STATUS.CANCELED),
+        (STATUS.QUEUED, STATUS.QUEUED),
+    ],
+)
+def test_a_run_that_no_sensor_launches_again_has_failed(
+    instance: dg.DagsterInstance, status: dg.DagsterRunStatus, after: dg.DagsterRunStatus
+) -> None:
+    """Of which there is an alert, and which Dagster launches once more where its tags ask for that."""
+    run_id = run_at(instance, status, sensor=False)
+    assert end_abandoned_runs(instance) == (after is not status)
     assert status_of(instance, run_id) is after
 
 
 def test_runs_of_another_code_location_go_on(instance: dg.DagsterInstance) -> None:
     run_id = run_at(instance, STATUS.STARTED, "another")
-    assert cancel_abandoned_runs(instance) == 0
+    assert end_abandoned_runs(instance) == 0
     assert status_of(instance, run_id) is STATUS.STARTED
 
 
@@ -77,7 +103,7 @@ def test_runs_that_a_launcher_started_elsewhere_go_on(tmp_path: Path) -> None:
     launcher = {"module": "dagster._core.test_utils", "class": "MockedRunLauncher"}
     with dg.instance_for_test(temp_dir=str(tmp_path), overrides={"run_launcher": launcher}) as instance:
         run_id = run_at(instance, STATUS.STARTED)
-        assert cancel_abandoned_runs(instance) == 0
+        assert end_abandoned_runs(instance) == 0
         assert status_of(instance, run_id) is STATUS.STARTED
 
 

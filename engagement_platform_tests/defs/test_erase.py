@@ -94,6 +94,26 @@ def test_a_run_that_ends_before_its_request_is_gone_writes_the_receipt_again(
     assert (request.exists(), json.loads(receipt.read_text())) == (False, {"call": 2})
 
 
+def test_a_receipt_that_cannot_be_written_is_in_the_failure_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(erasures, "erase", lambda *_: Done({"signed": "receipt"}, 0, [], []))
+    monkeypatch.setattr(erasures, "near_ids", lambda *_: [])
+    request, receipt = tmp_path / "request.json", tmp_path / "receipt.json"
+    request.write_text('{"subject": "4711"}')
+    receipt.mkdir()
+    config = {"ops": {"erase": {"config": {"request": str(request), "receipt": str(receipt)}}}}
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        job = loaded().resolve_job_def("erase_subjects")
+        result = job.execute_in_process(run_config=config, instance=instance, raise_on_error=False)
+    [event] = [event for event in result.all_events if event.is_step_failure]
+    told = event.step_failure_data.user_failure_data
+    assert told is not None
+    assert told.metadata["receipt"].value == {"signed": "receipt"}
+    assert request.exists()
+
+
 @pytest.mark.slow
 def test_a_run_erases_writes_the_receipt_and_keeps_no_word_of_whom_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -63,13 +63,17 @@ def test_exactly_the_pause_is_enough(recent: Recent, now: float, says: str | Non
         (1950.0, 1820.0, 1821.0, Recent(), True),
         (1950.0, None, 1821.0, Recent(), True),
         (1950.0, 1500.0, 1950.0, Recent("STARTED"), False),
-        (990.0, None, 990.0, Recent(created=1000.0, started=1001.0, ended=1011.0), False),
-        (1950.0, None, 990.0, Recent(created=1000.0, started=1001.0, ended=1101.0), False),
-        (1950.0, None, 990.0, Recent(created=1000.0, started=1090.0, ended=1100.0), True),
-        (990.0, None, 1950.0, Recent(created=1000.0, started=1090.0, ended=1101.0), False),
-        (990.0, None, 1950.0, Recent(created=1000.0, started=1090.0, ended=1100.0), True),
-        (1950.0, None, 1950.0, Recent(created=900.0, started=901.0, ended=1001.0), False),
-        (1950.0, None, 1950.0, Recent(created=899.0, started=900.0, ended=999.0), True),
+        (990.0, None, 990.0, Recent(created=1000.0, started=1001.0, ended=1011.0, succeeded=1000.0), False),
+        (1950.0, None, 990.0, Recent(created=1000.0, started=1001.0, ended=1101.0, succeeded=1000.0), False),
+        (1950.0, None, 990.0, Recent(created=1000.0, started=1090.0, ended=1100.0, succeeded=1000.0), True),
+        (990.0, None, 1950.0, Recent(created=1000.0, started=1090.0, ended=1101.0, succeeded=1000.0), False),
+        (990.0, None, 1950.0, Recent(created=1000.0, started=1090.0, ended=1100.0, succeeded=1000.0), True),
+        (1950.0, None, 1950.0, Recent(created=900.0, started=901.0, ended=1001.0, succeeded=900.0), False),
+        (1950.0, None, 1950.0, Recent(created=899.0, started=900.0, ended=999.0, succeeded=899.0), True),
+        # One that failed, or was canceled, has verified nothing.
+        (990.0, None, 990.0, Recent(failures=1, created=1000.0, started=1001.0, ended=1011.0), True),
+        (990.0, None, 990.0, Recent(created=1000.0, started=1001.0, ended=1011.0, succeeded=980.0), True),
+        (990.0, None, 990.0, Recent(created=1950.0, started=1951.0, ended=1952.0, succeeded=980.0), False),
     ],
     ids=[
         *("no batch", "the first minutes", "three minutes old", "older than the records", "under way", "nothing new"),
@@ -81,6 +85,7 @@ def test_exactly_the_pause_is_enough(recent: Recent, now: float, says: str | Non
             "a longer one rests longer",
             "by ten times what it took",
         ),
+        *("failed", "canceled", "failed just now"),
     ],
 )
 def test_tables_are_verified_after_new_batches_and_not_too_often(

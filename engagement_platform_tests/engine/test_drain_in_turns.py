@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
@@ -87,6 +88,29 @@ def test_a_job_that_failed_is_tried_again_while_the_others_go_on(world: World, m
     ]
     assert order == [REQUESTS, REQUESTS, INGEST]
     assert failed == [f"{INGEST}: the disk went away"] * 2
+
+
+def test_a_job_that_failed_and_finds_nothing_to_do_any_more_is_told_of(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when another run has done meanwhile what it failed at."""
+    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.05)
+    idle, looks, heard = world.job(INGEST, DATA, batches=0), count(), list[str]()
+    plan = idle.source.plan
+
+    def away_at_first(*given: Any) -> Any:
+        if not next(looks):
+            raise OSError("the broker is away")
+        return plan(*given)
+
+    monkeypatch.setattr(idle.source, "plan", away_at_first)
+    slow = replace(AT_ONCE, idle_timeout=timedelta(seconds=1), poll=timedelta(milliseconds=20))
+    turns = drain_in_turns(
+        [(idle, NOTHING), (world.job(REQUESTS, batches=2), NOTHING)], slow,
+        on_failure=lambda name, error: heard.append(f"{name}: {error}"), on_recovery=heard.append,
+    )  # fmt: skip
+    assert [name for name, _ in turns] == [REQUESTS, REQUESTS]
+    assert heard == [f"{INGEST}: the broker is away", INGEST]
 
 
 def test_a_job_whose_source_is_not_there_yet_fails_nothing(world: World) -> None:

@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy import Engine
 
 from engagement_platform.engine.lease import LeaseLost, LeaseStore
-from engagement_platform.engine.model import JobState, first_start, lineage
+from engagement_platform.engine.model import JobState, Limits, Offsets, first_start, lineage
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore, StaleBatch
-from engagement_platform.pipelines.replay import recorded_ranges
+from engagement_platform.pipelines.replay import Range, RecordedRanges, recorded_ranges
+from engagement_platform.settings import KafkaSettings
 from engagement_platform_tests.engine.conftest import FakeClock
 from engagement_platform_tests.engine.test_stores import INGESTED, JOB, manifest, run, token
 
@@ -61,6 +62,28 @@ def test_a_job_with_an_unfinished_batch_or_none_is_not_put_back(engine: Engine, 
         store.rewind(**BACK, by=BY, now=clock.now)
     assert store.latest(JOB) == before
     assert store.app_id(JOB) == f"{JOB}@1.t"
+
+
+class Checked(RecordedRanges):
+    """Without a broker, which has everything."""
+
+    def check(self, start: Offsets, end: Offsets) -> None:
+        pass
+
+
+def test_small_batches_of_a_day_that_is_read_again_are_read_in_large_ones() -> None:
+    """Those that follow on each other, as many as a batch takes; a gap, and a large one, are kept."""
+    ends = [10, 20, 30, 1_000, 1_010, 1_020, 2_000]
+    ranges: list[Range] = [({"0": a}, {"0": b}) for a, b in zip([0, *ends], ends, strict=False)]
+    del ranges[4]
+    source = Checked("t", KafkaSettings(), ranges, {})
+    asked: list[Range] = []
+    while planned := source.plan(None, Limits(40, 10**9), 1.0):
+        asked.append(planned)
+    assert asked == [({"0": 0}, {"0": 30}), ({"0": 30}, {"0": 1_000}), ({"0": 1_010}, {"0": 1_020}),
+                     ({"0": 1_020}, {"0": 2_000})]  # fmt: skip
+    by_bytes = Checked("t", KafkaSettings(), ranges, {})
+    assert by_bytes.plan(None, Limits(10**6, 2_000), 100.0) == ({"0": 0}, {"0": 20})
 
 
 def test_who_lost_its_lease_puts_nothing_back(engine: Engine, clock: FakeClock) -> None:

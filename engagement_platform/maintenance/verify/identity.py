@@ -34,19 +34,21 @@ _ONCE = "every accepted CONVERT and DELETE stands among the aliases once"
 _PERSON = ["organization_id", "id"]
 
 
-def identity_findings(settings: Settings, spark: SparkSession, sample: int | None = None) -> list[Finding]:
+def identity_findings(
+    settings: Settings, spark: SparkSession, sample: int | None = None, day: date | None = None
+) -> list[Finding]:
     """Findings `identity`, `contents`, `names` and `accepted_once`, of one consistent snapshot of the lake.
 
     What readers see is compared with what the rules make of the logs; so is what the tables hold, where nothing waits.
-    sample: so many organizations, others every UTC day; None: all. Cost: reads the Data Table and the view with their
-    contents, and recomputes every row. Before the first batch nothing is looked at. Raises what opening the stores
-    raises.
+    sample: so many organizations, others every UTC day; None: all. day: whose sample; None: today's. Cost: reads the
+    Data Table and the view with their contents, and recomputes every row. Before the first batch nothing is looked at.
+    Raises what opening the stores raises.
     """
     at = lake_snapshot(settings, open_stores(settings))
     if not {table.name for table in (snapshot.DATA, ALIAS, MAPPING, MUTATION_REQUEST)} <= at.versions.keys():
         return [Finding("identity", _IDENTITY, 0, 0), Finding("accepted_once", _ONCE, 0, 0)]
     with unweighed(spark):
-        within = _Within(Lake(spark, settings), at, sample)
+        within = _Within(Lake(spark, settings), at, sample, day or datetime.now(UTC).date())
         return [*_rows(within), *_names(within), *_accepted(within)]
 
 
@@ -62,13 +64,13 @@ def sampled(organizations: Iterable[str], size: int, day: date) -> list[str]:
 class _Within:
     """A snapshot of the lake, as far as it concerns a sample of the organizations; None: all."""
 
-    def __init__(self, lake: Lake, at: LakeSnapshot, sample: int | None) -> None:
+    def __init__(self, lake: Lake, at: LakeSnapshot, sample: int | None, day: date) -> None:
         self.lake, self.at = lake, at.view
         self._organizations: Sequence[str] | None = None
         if sample is not None:
             named = (at.read(lake, table).select("organization_id") for table in (snapshot.DATA, MAPPING, ALIAS))
             everyone = [row[0] for row in reduce(DataFrame.unionByName, named).distinct().collect()]
-            self._organizations = sampled(everyone, sample, datetime.now(UTC).date())
+            self._organizations = sampled(everyone, sample, day)
 
     def of(self, rows: DataFrame) -> DataFrame:
         """Rows of the sample."""

@@ -28,6 +28,10 @@ FIGURES = "figures"
 HISTORY = timedelta(weeks=4)
 # What went on for longer than a day is how the game does now.
 JUDGED = timedelta(days=1)
+OVER = {
+    SILENCE: "Events come again, or by now the game is expected to be silent at this hour.",
+    FIGURES: "Its figures are what is expected by now.",
+}
 # What came before, by which a level is known.
 _LEAD = (LEVEL_MINUTES + max(WINDOWS) + 1) * MINUTE
 _NAME = re.compile(r"(?!.*\.[^\W\d_])[\w .+-]{1,64}")
@@ -56,6 +60,7 @@ class LiveOpsJob:
         engine = open_engine(settings.store_url)
         self._baseline: tuple[datetime, Baseline] | None = None
         self._last: Judged | None = None
+        self._forgotten: datetime | None = None
         self.store = LiveOpsStore(engine)
         self.alerts = Alerts(engine, settings.alerting)
 
@@ -66,9 +71,12 @@ class LiveOpsJob:
             # Nothing more can be judged before the next minute is over.
             return self._last
         games, standing = ((), ()) if until is None else self._judged(until)
-        if (newest := self.store.newest()) is not None:
-            # By data time: events of last year are not old to a lake of last year.
+        newest = self.store.newest()
+        if newest is not None and (hour := min(newest).replace(minute=0, second=0, microsecond=0)) != self._forgotten:
+            # By data time: events of last year are not old to a lake of last year. Once an hour, since it goes over
+            # everybody's sessions while nothing else can write to the stores.
             self.store.forget(min(newest) - self._settings.live_ops.players_open, min(newest) - KEPT)
+            self._forgotten = hour
         self._last = Judged(until, games, standing)
         return self._last
 
@@ -128,7 +136,7 @@ def tell(alerts: Alerts, games: Iterable[str], findings: Iterable[Finding]) -> N
     for key, found in sorted(standing.items()):
         alerts.raised(_alert(key, found))
     for game in games:
-        for kind, words in ((SILENCE, "Events come again."), (FIGURES, "Its figures are back at what is expected.")):
+        for kind, words in OVER.items():
             if (key := _key(game, kind)) not in standing:
                 alerts.recovered(key, words)
 

@@ -178,9 +178,9 @@ class QueueSource(ObjectSource):
 
 
 class ReplaySource(ObjectSource):
-    """Given objects, once more, batch after batch; a run that was interrupted finishes its batch and lists again.
+    """Given objects, once more, batch after batch; first those that an interrupted run was given and has not read.
 
-    list_objects: called once, when the first new batch is planned. dead_letters: URL of the queue for objects that
+    list_objects: called once, when nothing of those is left. dead_letters: URL of the queue for objects that
     cannot be read.
     """
 
@@ -198,7 +198,11 @@ class ReplaySource(ObjectSource):
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> Range | None:  # noqa: ARG002
         """The next of the objects; None after the last."""
         after = (start or {BATCH: 0})[BATCH]
-        if self._list is not None:
+        # A reset gives up what the run before it has left.
+        left = start is not None and (
+            self._state.waiting(self._stream) or self._state.planned(self._stream, after) is not None
+        )
+        if self._list is not None and not left:
             self._state.renew(self._stream, self._list())
             self._list = None
         planned = self._state.planned(self._stream, after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -190,6 +191,27 @@ def test_what_a_batch_that_was_given_up_has_left_in_tables_is_counted_once_and_a
     assert figures() == events_by_minute(small)
 
 
+def test_figures_count_what_is_in_the_tables_where_the_objects_went_before_they_were_counted(small: World) -> None:
+    small.put("events/a.json.gz", of_every_type(small, "a"))
+    with pytest.raises(Crash):
+        small.run(crash_at("tables:recorded"))
+    small.s3.delete_object(Bucket=small.bucket, Key="events/a.json.gz")
+    small.run()
+    moment = datetime.now(UTC)
+    store = LiveOpsStore(open_engine(small.settings.store_url))
+    rows = store.figures(moment - timedelta(days=1), moment + timedelta(days=1)).to_pylist()
+    assert {row["minute"]: row["events"] for row in rows} == events_by_minute(small)
+
+
+def test_a_clock_of_a_device_that_is_ahead_is_not_the_newest_that_has_come(small: World) -> None:
+    ahead = datetime.now(UTC) + timedelta(minutes=50)
+    small.put("events/a.json.gz", [sent(small.types["login"], "a", event_ts=ahead.isoformat())])
+    small.run()
+    newest = LiveOpsStore(open_engine(small.settings.store_url)).newest()
+    assert newest is not None
+    assert newest[1] < datetime.now(UTC) < ahead
+
+
 @pytest.mark.slow
 def test_a_batch_that_fails_anywhere_ends_as_if_it_had_not(small: World) -> None:
     points = small.job(lambda _point: None, small.settings).crash_points
@@ -237,6 +259,24 @@ def test_a_replay_that_was_interrupted_is_finished_first_whatever_is_asked_for_n
     assert {name: len(rows) for name, rows in before.items()} == {"quarantine": 3, **dict.fromkeys(small.types, 2)}
     (new,) = small.run()
     assert (new.counts["landed"], new.counts["duplicates"], new.counts["quarantined"]) == (0, 9, 3)
+
+
+@pytest.mark.parametrize("asked", [(), ("events/2026/11/23/",)])
+def test_a_replay_that_died_before_it_had_read_its_batch_reads_all_that_it_was_given(
+    small: World, asked: Sequence[str]
+) -> None:
+    """Its batch is halved then, and other batches were not begun; whatever is asked for next."""
+    games = small.settings.games.model_copy(update={"max_objects": 4})
+    small.settings = small.settings.model_copy(update={"games": games})
+    login = small.types["login"]
+    for name in "abcdef":
+        small.put(f"events/2026/11/22/10/{name}.json.gz", [sent(login, name)])
+    small.put("events/2026/11/23/00/other.json.gz", [sent(login, "other")])
+    with pytest.raises(Crash):
+        small.replay("events/2026/11/22/", observe=crash_at("manifest:after"))
+    small.replay(*asked)
+    wanted = [*"abcdef", *(["other"] if asked else [])]
+    assert sorted(row["event_id"] for row in small.rows("login")) == wanted
 
 
 def test_an_event_whose_type_is_declared_later_lands_by_a_replay(
