@@ -82,9 +82,17 @@ def test_clustering_columns_come_from_the_newest_domain_metadata(tmp_path: Path)
         ("interval 1 week", timedelta(days=7)),
         ("interval 36 hours", timedelta(hours=36)),
         ("INTERVAL 0 DAYS", timedelta(0)),
-        ("interval 1 month", DEFAULT_RETENTION),
-        ("", DEFAULT_RETENTION),
+        ("interval 1 day 12 hours", timedelta(hours=36)),
+        ("2 weeks 1 day 3 hours 4 minutes 5 seconds", timedelta(days=15, hours=3, minutes=4, seconds=5)),
+        ("interval 1 month", None),
+        ("interval 1 day and a half", None),
+        ("interval 12 hours 1 month", None),
+        ("", None),
     ],
 )
-def test_retention_is_read_as_spark_writes_it(said: str, kept: timedelta) -> None:
+def test_retention_is_read_as_spark_reads_it_or_not_at_all(said: str, kept: timedelta | None) -> None:
     assert retention({"delta.deletedFileRetentionDuration": said}) == kept
+
+
+def test_a_table_that_says_nothing_of_its_retention_has_the_default_of_delta() -> None:
+    assert retention({}) == DEFAULT_RETENTION
