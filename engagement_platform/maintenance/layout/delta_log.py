@@ -31,13 +31,20 @@ _DOMAIN = ("domainMetadata.domain", "domainMetadata.configuration", "domainMetad
 
 
 def moved_on(uri: str, version: int | None) -> bool:
-    """Whether a table has a version after this one; for None, whether it has a log at all. A look at one name.
+    """Whether a table has a version after this one; for None, whether it has any. A look at one name; for None at all.
 
     A table that was removed, or made anew with fewer versions, has not moved on.
     """
-    after = "" if version is None else f"/{version + 1:020}.json"
-    filesystem, path = log.opened(f"{uri}/_delta_log{after}")
+    if version is None:
+        return newest_named(uri) is not None
+    filesystem, path = log.opened(f"{uri}/_delta_log/{version + 1:020}.json")
     return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)
+
+
+def newest_named(uri: str) -> int | None:
+    """The newest version by the names in the log, also of one that nobody can read; None where there is none."""
+    found = (int(name.removesuffix(".json")) for name in log.names(f"{uri}/_delta_log") if log.ENTRY.fullmatch(name))
+    return max(found, default=None)
 
 
 @dataclass(frozen=True)

@@ -223,5 +223,6 @@ def _name_of(folder: str, settings: Settings) -> str | None:
 def _has_log(uri: str) -> bool:
     try:
         return log.newest_entry(uri) is not None
-    except OSError as error:
+    except Exception as error:
+        # Of an object store this opens the table, and what delta-rs raises then has no common base.
         raise LogNotReadable(uri, first_line(error)) from error
