@@ -6,6 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -74,6 +76,33 @@ def test_clustering_columns_come_from_the_newest_domain_metadata(tmp_path: Path)
         domain = {"domain": "delta.clustering", "configuration": said, "removed": False}
         logs.commit(path, version, [logs.info(), {"domainMetadata": domain}])
     assert recent(str(path), most=9, small_file_bytes=1).clustered_by == ("day", "n.at")
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_a_checkpoint_of_version_2_is_seen_with_the_removes_in_its_sidecars(kind: str, tmp_path: Path) -> None:
+    path = logs.table(tmp_path / "t", logs.files(1, 9 * KB))
+    for version in range(1, 4):
+        logs.commit(path, version, [logs.info()])
+    folder, sidecar = path / "_delta_log", "016ae953-37a9-438e-8683-9a9a4a79a395.parquet"
+    said = json.dumps({"clusteringColumns": [["day"]]})
+    actions = [
+        {"checkpointMetadata": {"version": 2}},
+        {"domainMetadata": {"domain": "delta.clustering", "configuration": said, "removed": False}},
+        {"sidecar": {"path": sidecar, "sizeInBytes": 9, "modificationTime": logs.SOME_MS}},
+    ]
+    checkpoint = folder / f"{2:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.{kind}"
+    if kind == "json":
+        checkpoint.write_text("\n".join(map(json.dumps, actions)), encoding="utf-8")
+    else:
+        pq.write_table(
+            pa.Table.from_pylist([{key: None for one in actions for key in one} | one for one in actions]), checkpoint
+        )
+    (folder / "_sidecars").mkdir()
+    [file] = logs.files(1, 9 * KB)
+    pq.write_table(pa.Table.from_pylist([logs.remove(file, 7)]), folder / "_sidecars" / sidecar)
+    found = recent(str(path), most=1, small_file_bytes=1)
+    assert (found.checkpoint, found.checkpoint_lag, found.clustered_by) == (2, 1, ("day",))
+    assert found.removed == {file["add"]["path"]: Removed(7, 9 * KB)}
 
 
 @pytest.mark.parametrize(
