@@ -106,7 +106,7 @@ def survey(
     """Read a table's log. Raises NotADeltaTable, LogNotReadable, UnknownColumn.
 
     target_file_bytes: up to which files are merged; default: `health.target_file_bytes`. clustering: instead of the
-    column that the platform declares, else the table's own, else the one it was last Z-ordered by.
+    first column of liquid clustering, else the one that the platform declares, else the one it was last Z-ordered by.
     """
     limits = settings.health
     target_file_bytes = target_file_bytes or limits.target_file_bytes
