@@ -85,7 +85,7 @@ def test_a_checkpoint_of_version_2_is_seen_with_the_removes_in_its_sidecars(kind
         logs.commit(path, version, [logs.info()])
     folder, sidecar = path / "_delta_log", "016ae953-37a9-438e-8683-9a9a4a79a395.parquet"
     said = json.dumps({"clusteringColumns": [["day"]]})
-    actions = [
+    actions: list[dict[str, object]] = [
         {"checkpointMetadata": {"version": 2}},
         {"domainMetadata": {"domain": "delta.clustering", "configuration": said, "removed": False}},
         {"sidecar": {"path": sidecar, "sizeInBytes": 9, "modificationTime": logs.SOME_MS}},
@@ -94,9 +94,8 @@ def test_a_checkpoint_of_version_2_is_seen_with_the_removes_in_its_sidecars(kind
     if kind == "json":
         checkpoint.write_text("\n".join(map(json.dumps, actions)), encoding="utf-8")
     else:
-        pq.write_table(
-            pa.Table.from_pylist([{key: None for one in actions for key in one} | one for one in actions]), checkpoint
-        )
+        columns = {name: None for one in actions for name in one}
+        pq.write_table(pa.Table.from_pylist([{**columns, **one} for one in actions]), checkpoint)
     (folder / "_sidecars").mkdir()
     [file] = logs.files(1, 9 * KB)
     pq.write_table(pa.Table.from_pylist([logs.remove(file, 7)]), folder / "_sidecars" / sidecar)
