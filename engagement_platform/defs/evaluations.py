@@ -62,9 +62,11 @@ def as_code(sentence: str) -> str:
     return f"{fence} {' '.join(sentence.split())} {fence}"
 
 
-def cannot_tell(asset: dg.AssetKey, check: str, why: object) -> dg.AssetCheckResult:
+def cannot_tell(
+    asset: dg.AssetKey, check: str, why: object, metadata: Mapping[str, Any] | None = None
+) -> dg.AssetCheckResult:
     """A warning, and no failure, where a check could not look."""
-    return check_result(asset, check, f"Nobody can tell: {why}", severity=WARN)
+    return check_result(asset, check, f"Nobody can tell: {why}", metadata, severity=WARN)
 
 
 def selected(

@@ -16,12 +16,12 @@ from engagement_platform.defs.layout_results import LAYOUT, VERSION, Examined, h
 from engagement_platform.defs.platform import Platform, bound_platform
 from engagement_platform.defs.sensors import RETRIED, TRIED_AGAIN, Answer, recent_runs, schedule, sensor, too_soon
 from engagement_platform.defs.specs import MAINTENANCE, engagement_specs, key_of, request_specs
-from engagement_platform.lake import log
-from engagement_platform.maintenance.layout.delta_log import moved_on
+from engagement_platform.maintenance.layout.delta_log import moved_on, newest_named
 from engagement_platform.maintenance.layout.doctor import examine
 from engagement_platform.maintenance.layout.files import LogNotReadable, NotADeltaTable
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, predicted_and_actual
 from engagement_platform.maintenance.layout.survey import Target
+from engagement_platform.maintenance.layout.survey import names as lake_tables
 from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.pipelines.games.feed import shipped
 from engagement_platform.pipelines.page_views.job import HOPS
@@ -53,7 +53,15 @@ def examine_table(settings: Settings, name: str) -> Examined:
     except NotADeltaTable:
         return Examined(name)
     except LogNotReadable as error:
-        return Examined(name, unreadable=str(error))
+        return Examined(name, unreadable=str(error), version=_newest_named(target.uri))
+
+
+def _newest_named(uri: str) -> int | None:
+    """The newest version by the names in a log; None also of a store that does not answer, which is asked again."""
+    try:
+        return newest_named(uri)
+    except OSError:
+        return None
 
 
 def log_failing(logger: dg.DagsterLogManager, examined: Examined) -> None:
@@ -134,7 +142,8 @@ def is_due(instance: dg.DagsterInstance, uri: str, table: dg.AssetKey, last: Che
 
 
 def examined_version(last: CheckResult | None) -> int | None:
-    """The version of the table that a check saw; None: it saw none. A table is made at version 0, without rows."""
+    """The version of the table that a check saw, or could not read; None: it saw none. A table is made at version 0,
+    without rows."""
     version = None if last is None else last.evaluation.metadata.get(VERSION)
     return version.value if isinstance(version, dg.IntMetadataValue) else None
 
@@ -153,7 +162,7 @@ def layout_health(context: dg.AssetExecutionContext, platform: Platform) -> dg.M
     settings = platform.settings()
     declared = [dg.AssetKey(name.split("/")) for name in declarations(settings).tables]
     checked = {*own_tables(settings), *declared}
-    names = {table.to_user_string() for table in checked} | set(log.tables(settings.lake))
+    names = {table.to_user_string() for table in checked} | set(lake_tables(settings))
     tables = [examine_table(settings, name) for name in sorted(names)]
     for examined in tables:
         log_failing(context.log, examined)

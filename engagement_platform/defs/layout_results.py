@@ -29,11 +29,15 @@ _COLUMNS = ("severity", "code", "table", "partition", "what", "remedy")
 
 @dataclass(frozen=True)
 class Examined:
-    """One table. Neither an examination nor a reason: there is no such table yet."""
+    """One table. Neither an examination nor a reason: there is no such table yet.
+
+    unreadable: why its log cannot be read. version: the newest that it has then, by the names in its log.
+    """
 
     name: str
     examination: Examination | None = None
     unreadable: str | None = None
+    version: int | None = None
 
     @property
     def key(self) -> dg.AssetKey:
@@ -55,7 +59,9 @@ def layout_result(examined: Examined) -> dg.AssetCheckResult:
     """One result for all classes of findings: which, what to do, and the figures of the table."""
     examination, failing = examined.examination, examined.failing
     if examined.unreadable is not None:
-        return cannot_tell(examined.key, LAYOUT, examined.unreadable)
+        # With the version, so that it is looked at again only once it has another.
+        seen: Metadata = {} if examined.version is None else {VERSION: examined.version}
+        return cannot_tell(examined.key, LAYOUT, examined.unreadable, seen)
     if examination is None:
         return dg.AssetCheckResult(passed=True, asset_key=examined.key, check_name=LAYOUT, description=NO_TABLE)
     error = any(finding.severity == "error" for finding in failing)

@@ -87,8 +87,8 @@ class Tables(Erasable):
         logs = ({files.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in properties)
         window = self.settings.maintenance.rollback_window
         return {
-            Former.FILES: max([window, *map(files.retention, properties)]) + _SLACK,
-            Former.LOG: max(map(files.retention, logs)) + _SLACK,
+            Former.FILES: max([window, *map(_retention, properties)]) + _SLACK,
+            Former.LOG: max(map(_retention, logs)) + _SLACK,
         }
 
 
@@ -191,6 +191,13 @@ def of_feed(settings: Settings, feed: Feed) -> SubjectTables:
         yield feed.quarantine
 
     return SubjectTables(settings, f"{feed.group}/*", found, (feed.quarantine.name,))
+
+
+def _retention(properties: Mapping[str, str]) -> timedelta:
+    """How long removed files are kept: at least Delta's default where the table says it in words that nobody can read,
+    since VACUUM refuses it until they are replaced."""
+    kept = files.retention(properties)
+    return files.DEFAULT_RETENTION if kept is None else kept
 
 
 def _opened(settings: Settings, table: Table) -> DeltaTable:

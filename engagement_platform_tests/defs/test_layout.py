@@ -229,6 +229,27 @@ def test_a_table_whose_log_nobody_can_read_warns_and_the_others_are_examined(lak
     assert list(lake.health()["unreadable"]) == ["engagement/mapping"]
 
 
+def test_a_table_that_nobody_can_read_is_examined_again_only_once_it_has_another_version(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HEALTH__CHECK_PAUSE", "PT0S")
+    beyond = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["wishes"], "writerFeatures": ["wishes"]}
+    logs.table(lake.data, protocol=beyond)
+    for version in range(1, 3):
+        asked = lake.tick()
+        assert isinstance(asked, dg.RunRequest)
+        assert asked.asset_check_keys == [dg.AssetCheckKey(DATA, LAYOUT)]
+        lake.run("check_layout", *asked.asset_check_keys)
+        assert "Nobody can tell: " in str(lake.newest().description)
+        assert isinstance(lake.tick(), dg.SkipReason)
+        logs.commit(lake.data, version, [logs.info()])
+
+
+def test_a_log_without_a_commit_is_no_table_that_waits_to_be_examined(lake: Lake) -> None:
+    (lake.data / "_delta_log").mkdir(parents=True)
+    assert isinstance(lake.tick(), dg.SkipReason)
+
+
 def test_tables_are_examined_after_a_write_once_and_again_after_a_pause_or_a_materialization(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,11 +166,14 @@ def _transactions(looked: Looked) -> Seen:
 
 def _retention(looked: Looked) -> Seen:
     window = looked.settings.maintenance.rollback_window
-    wrong = [
-        f"{table.name} keeps {kept / HOUR:.0f} hours, and the rollback window has {window / HOUR:.0f}"
-        for table, found in looked.found.items()
-        if (kept := files.retention(found.properties)) < window
-    ]
+    wrong = []
+    for table, found in looked.found.items():
+        kept = files.retention(found.properties)
+        if kept is None:
+            wrong.append(f"{table.name} keeps {found.properties[files.RETENTION]!r}, which cannot be read")
+        elif kept < window:
+            hours, wanted = kept / HOUR, window / HOUR
+            wrong.append(f"{table.name} keeps {hours:.0f} hours, and the rollback window has {wanted:.0f}")
     cursors, root = CursorStore(looked.stores.leases.engine), lake_root(looked.settings.lake)
     readers = [*cursors.all(root), *cursors.below(root)]
     return _of_tables(looked, wrong, f"{len(looked.found)} tables, {len(readers)} consumers")

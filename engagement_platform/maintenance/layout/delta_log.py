@@ -23,21 +23,30 @@ Action = Mapping[str, Any]
 REWRITES = frozenset({"OPTIMIZE", "REORG"})
 """Operations that rewrite files without changing rows."""
 
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\..+)?\.parquet")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\..+)?\.(?:parquet|json)")
 _READERS = 8
 """Commits read at a time: on an object store each costs a round trip of some tens of milliseconds."""
 _REMOVE = ("remove.path", "remove.deletionTimestamp", "remove.size")
 _DOMAIN = ("domainMetadata.domain", "domainMetadata.configuration", "domainMetadata.removed")
+_SIDECAR = ("sidecar.path",)
+"""Of a V2 checkpoint: its files of adds and removes, which are apart (Delta protocol: sidecar files)."""
 
 
 def moved_on(uri: str, version: int | None) -> bool:
-    """Whether a table has a version after this one; for None, whether it has a log at all. A look at one name.
+    """Whether a table has a version after this one; for None, whether it has any. A look at one name; for None at all.
 
     A table that was removed, or made anew with fewer versions, has not moved on.
     """
-    after = "" if version is None else f"/{version + 1:020}.json"
-    filesystem, path = log.opened(f"{uri}/_delta_log{after}")
+    if version is None:
+        return newest_named(uri) is not None
+    filesystem, path = log.opened(f"{uri}/_delta_log/{version + 1:020}.json")
     return bool(filesystem.get_file_info(path).type != pafs.FileType.NotFound)
+
+
+def newest_named(uri: str) -> int | None:
+    """The newest version by the names in the log, also of one that nobody can read; None where there is none."""
+    found = (int(name.removesuffix(".json")) for name in log.names(f"{uri}/_delta_log") if log.ENTRY.fullmatch(name))
+    return max(found, default=None)
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,9 @@ def recent(uri: str, *, most: int, small_file_bytes: int) -> Recent:
     checkpoints = {name: int(match[1]) for name in names if (match := _CHECKPOINT.fullmatch(name))}
     checkpoint = max(checkpoints.values(), default=None)
     kept = [f"{folder}/{name}" for name, version in checkpoints.items() if version == checkpoint]
-    removed = dict(map(_removed, _in_checkpoint(filesystem, kept, _REMOVE)))
+    apart = (one["path"].rpartition("/")[2] for one in _in_checkpoint(filesystem, kept, _SIDECAR))
+    with_files = [*kept, *(f"{folder}/_sidecars/{name}" for name in apart)]
+    removed = dict(map(_removed, _in_checkpoint(filesystem, with_files, _REMOVE)))
     domains = list(_in_checkpoint(filesystem, kept, _DOMAIN))
     lately = frozenset(entries[-most:])
     read = [version for version in entries if version in lately or checkpoint is None or version > checkpoint]
@@ -143,6 +154,11 @@ def _in_checkpoint(filesystem: pafs.FileSystem, paths: Iterable[str], fields: Se
     action = fields[0].partition(".")[0]
     for path in paths:
         with filesystem.open_input_file(path) as file:
+            if path.endswith(".json"):
+                # Not splitlines(): that splits at separators such as U+2028 too, which bounds may hold.
+                actions = [json.loads(line) for line in file.read().split(b"\n") if line.strip()]
+                yield from (one[action] for one in actions if action in one)
+                continue
             table = pq.ParquetFile(file).read(columns=list(fields))
         if action in table.column_names:
             yield from table.column(action).drop_null().to_pylist()

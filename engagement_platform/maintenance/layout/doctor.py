@@ -87,8 +87,13 @@ def examine(
 
 
 def due(seen: Survey, now: datetime) -> list[int]:
-    """Bytes of each removed file that VACUUM would delete, as the log says, without those that the last one deleted."""
+    """Bytes of each removed file that VACUUM would delete, as the log says, without those that the last one deleted.
+
+    None of a table whose retention cannot be read, of which VACUUM is refused.
+    """
     keep, last_vacuum = files.retention(seen.shape.properties), seen.recent.last_vacuum
+    if keep is None:
+        return []
     gone_before = 0.0 if last_vacuum is None else (last_vacuum - keep).timestamp() * 1000
     before = (now - keep).timestamp() * 1000
     return [removed.bytes for removed in seen.recent.removed.values() if gone_before <= removed.at_ms < before]

@@ -33,7 +33,8 @@ _DEFAULT_INDEXED = 32
 RETENTION = "delta.deletedFileRetentionDuration"
 DEFAULT_RETENTION = timedelta(days=7)
 """Delta's default of it."""
-_INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
+_LENGTH = r"(\d+)\s+(week|day|hour|minute|second|millisecond|microsecond)s?"
+_INTERVAL = re.compile(rf"(?:interval\s+)?{_LENGTH}(?:\s+{_LENGTH})*", re.IGNORECASE)
 
 
 class NotADeltaTable(PlatformError):
@@ -115,10 +116,18 @@ def shape(table: DeltaTable) -> Shape:
     )
 
 
-def retention(properties: Mapping[str, str]) -> timedelta:
-    """How long removed files are kept, from the table's properties."""
-    match = _INTERVAL.fullmatch(properties.get(RETENTION, "").strip())
-    return DEFAULT_RETENTION if match is None else timedelta(**{f"{match[2].lower()}s": int(match[1])})
+def retention(properties: Mapping[str, str]) -> timedelta | None:
+    """How long removed files are kept, from the table's properties; None where these say it as no sum of lengths.
+
+    Spark refuses months and years, too, when it needs this.
+    """
+    text = properties.get(RETENTION)
+    if text is None:
+        return DEFAULT_RETENTION
+    if not _INTERVAL.fullmatch(text.strip()):
+        return None
+    lengths = re.findall(_LENGTH, text, re.IGNORECASE)
+    return sum((timedelta(**{f"{unit.lower()}s": int(count)}) for count, unit in lengths), timedelta(0))
 
 
 def _leaves(fields: Sequence[Mapping[str, Any]], name: str = "", stored: str = "") -> Iterator[tuple[str, str, str]]:

@@ -174,9 +174,12 @@ def clustering_overlap(facts: Facts, limits: HealthSettings) -> Iterator[Finding
     rows = facts.seen.partitions
     if facts.seen.clustering is None:
         return
-    # Files that hold a single value each do not differ by their ranges, only merged.
-    z_ordered = pc.max_element_wise(pc.divide(rows["bytes"], limits.target_file_bytes), 1)
-    best = pc.if_else(pc.equal(pc.fill_null(rows["span_days"], 1.0), 0.0), z_ordered, 1)
+    # Files of one same value do not differ by their ranges, they are only merged; of the others a curve through n
+    # columns leaves each value in about files ** (1 - 1 / n).
+    columns = max(1, len(facts.seen.recent.clustered_by))
+    merged = pc.divide(rows["bytes"].cast(pa.float64()), float(limits.target_file_bytes))
+    alone = pc.divide(rows["single_value_bytes"].cast(pa.float64()), float(limits.target_file_bytes))
+    best = pc.max_element_wise(alone, pc.power(merged, 1 - 1 / columns), 1.0)
     deep = pc.greater(rows["depth"], limits.max_overlap_depth)
     gains = pc.greater_equal(rows["depth"], pc.multiply(best, 2))
     affected = rows.filter(pc.fill_null(pc.and_(deep, gains), False))

@@ -142,6 +142,15 @@ def plan(settings: Settings, table: str, wanted: LayoutScheme) -> Plan:
             "readers catch up, set the property to false, migrate, set it again, and let them go on from the version "
             "after the migration",
         )
+    described = log.describe(uri)
+    undeclared = [name for name in described.columns if name not in data.column_names] if described else []
+    if now != wanted and undeclared:
+        raise NotMigratable(
+            table,
+            f"the rewrite would drop columns that are not declared: {', '.join(undeclared)}. Jobs refuse the table as "
+            "well. Copy their values to a table of your own, rewrite this one without them (in Spark an overwrite with "
+            "overwriteSchema), and then migrate",
+        )
     files = pa.table(found.get_add_actions(flatten=True))
     held = int(pc.sum(files.column("size_bytes")).as_py() or 0)
     return Plan(

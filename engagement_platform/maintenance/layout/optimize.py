@@ -92,9 +92,9 @@ def planned(settings: Settings, asked: Asked) -> Plan:
     surveyed, has_parts = False, False
     target_file_bytes = upkeep.second_round_file_bytes if asked.second_round else upkeep.target_file_bytes
     for table in targets(settings, asked.table):
-        if asked.by_day and live_files.count(table.uri) < upkeep.files_by_day:
-            continue
         try:
+            if asked.by_day and _files(table) < upkeep.files_by_day:
+                continue
             seen = survey(settings, table, target_file_bytes=target_file_bytes)
         except LogNotReadable as error:
             if asked.table is not None:
@@ -114,6 +114,15 @@ def planned(settings: Settings, asked: Asked) -> Plan:
     budget = upkeep.budget if asked.budget is None else asked.budget
     chosen, left = plan.within(plan.ordered(found), budget.total_seconds())
     return Plan(tuple(chosen), tuple(left), budget, tuple(unread))
+
+
+def _files(table: Target) -> int:
+    """Files of a table now; cheaper than a survey where nothing has come. Raises LogNotReadable."""
+    try:
+        return live_files.count(table.uri)
+    except Exception as error:
+        # As in `files.open_table`: what delta-rs raises has no common base.
+        raise LogNotReadable(table.name, first_line(error)) from error
 
 
 def _parts(seen: Survey, asked: Asked) -> list[Survey]:

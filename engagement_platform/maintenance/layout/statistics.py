@@ -100,7 +100,7 @@ def by_partition(files: pa.Table, *, small_file_bytes: int, target_file_bytes: i
     Out: partition, files, bytes, rows, small_files, small_bytes, mergeable_files, mergeable_bytes (below the target),
          unbounded_files, span_days (days that the files cover, added up), low, high (of the clustering column),
          range_days (from low to high; both null when the column counts none), depth (see `overlap`; null without
-         bounds).
+         bounds), single_value_bytes (see `_single_value_bytes`; null where no file holds a single value).
     """
     sizes = files.column("bytes")
     small, mergeable = pc.less(sizes, small_file_bytes), pc.less(sizes, target_file_bytes)
@@ -122,8 +122,28 @@ def by_partition(files: pa.Table, *, small_file_bytes: int, target_file_bytes: i
     found = found.rename_columns(["partition", *summed, "low", "high"]).sort_by("partition")
     depths = overlap(files.select(["partition", "low", "high"]))
     found = found.append_column("range_days", _days(found.column("low"), found.column("high")))
-    where = pc.index_in(found.column("partition"), depths.column("partition").combine_chunks())
-    return found.append_column("depth", depths.column("depth").combine_chunks().take(where))
+    for more in (depths, _single_value_bytes(files)):
+        name = more.column_names[1]
+        where = pc.index_in(found.column("partition"), more.column("partition").combine_chunks())
+        found = found.append_column(name, more.column(name).combine_chunks().take(where))
+    return found
+
+
+_AFTER_ALL = "\x7f\ufffd\U0010ffff"
+"""What Delta puts after the first 32 characters of a text, so that it is a bound of longer ones."""
+
+
+def _single_value_bytes(files: pa.Table) -> pa.Table:
+    """Bytes of the files that hold nothing but one same value, of the value that has most: no order sets them apart.
+
+    Out: partition, single_value_bytes. Partitions without such a file are left out.
+    """
+    low, high = files.column("low"), files.column("high")
+    end = pc.utf8_rtrim(high, characters=_AFTER_ALL) if pa.types.is_string(high.type) else high
+    single = files.filter(pc.fill_null(pc.equal(low, end), False)).select(["partition", "low", "bytes"])
+    values = single.group_by(["partition", "low"]).aggregate([("bytes", "sum")])
+    most = values.group_by("partition").aggregate([("bytes_sum", "max")])
+    return most.rename_columns(["partition", "single_value_bytes"])
 
 
 def _days(low: Any, high: Any) -> Any:

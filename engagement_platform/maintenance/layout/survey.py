@@ -6,6 +6,8 @@ Reads the log in this process, about 1 KB a file, and nothing else. The doctor j
 from __future__ import annotations
 
 import hashlib
+import os
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +106,7 @@ def survey(
     """Read a table's log. Raises NotADeltaTable, LogNotReadable, UnknownColumn.
 
     target_file_bytes: up to which files are merged; default: `health.target_file_bytes`. clustering: instead of the
-    column that the platform declares, else the table's own, else the one it was last Z-ordered by.
+    first column of liquid clustering, else the one that the platform declares, else the one it was last Z-ordered by.
     """
     limits = settings.health
     target_file_bytes = target_file_bytes or limits.target_file_bytes
@@ -138,6 +140,14 @@ def clustering_column(table: Target, what: Shape, lately: Recent, asked: str | N
     return next((c for c in candidates if c in what.leaves and c not in what.partitioned_by), None)
 
 
+def names(settings: Settings) -> list[str]:
+    """Names of the tables that are in the lake, of two parts or more; sorted.
+
+    A group that is a table itself is left out: VACUUM of it would remove the files of the tables below it.
+    """
+    return [name for name in log.tables_anywhere(settings.lake, hidden=False) if "/" in name]
+
+
 def in_lake(settings: Settings, table: Target) -> bool:
     """Whether a table is one of the platform's lake, where writers take its commit lock and maintenance remembers."""
     return table.uri.startswith(f"{settings.lake}/")
@@ -151,7 +161,7 @@ def targets(settings: Settings, asked: str | None = None) -> Iterator[Target]:
     if asked is not None:
         yield target(settings, asked)
         return
-    for name in log.tables(settings.lake):
+    for name in names(settings):
         uri = f"{settings.lake}/{name}"
         try:
             there = _has_log(uri)
@@ -164,29 +174,55 @@ def targets(settings: Settings, asked: str | None = None) -> Iterator[Target]:
 def target(settings: Settings, asked: str) -> Target:
     """The table of a name below the lake's root, or of a path or URI.
 
+    A table of the lake goes by its name, however the path to it is spelled: leases, commit locks, what unfinished
+    batches read and what maintenance remembers are kept under that. Others go by their path without symbolic links.
     Raises NoSuchTable, NotADeltaTable, LogNotReadable.
     """
-    named = f"{settings.lake}/{asked.strip('/')}"
-    if not asked.startswith(("/", ".", "~")) and "://" not in asked and _has_log(named):
-        return Target(asked.strip("/"), named)
+    name = posixpath.normpath(asked.strip("/"))
+    named = f"{settings.lake}/{name}"
+    is_name = not asked.startswith(("/", ".", "~")) and "://" not in asked and name[0] != "."
+    if is_name and _has_log(named):
+        return Target(name, named)
     if "://" in asked and not asked.startswith("file://"):
-        # Spelled s3:// or s3a://: the lake's tables go by their names, and Hadoop knows the second alone.
-        uri, lake = log.storage_uri(asked.rstrip("/")), log.storage_uri(settings.lake)
+        # Spelled s3:// or s3a://: Hadoop knows the second alone.
+        uri, lake = _without_dots(asked), _without_dots(settings.lake)
         if uri.startswith(f"{lake}/"):
             return Target(uri.removeprefix(f"{lake}/"), settings.lake + uri.removeprefix(lake))
         uri = f"s3a{uri.removeprefix('s3')}" if uri.startswith("s3://") else uri
         return Target(uri, uri)
     path = Path(asked.removeprefix("file://")).expanduser().absolute()
     if not path.exists():
-        raise NoSuchTable(asked, settings.lake, log.tables(settings.lake))
+        raise NoSuchTable(asked, settings.lake, names(settings))
     if not _has_log(str(path)):
         raise NotADeltaTable(asked)
-    # A table of the lake goes by its name: leases, and what maintenance remembers, are kept under that.
-    return Target(str(path).removeprefix(f"{settings.lake}/"), str(path))
+    folder = os.path.realpath(path)
+    own = _name_of(folder, settings)
+    return Target(folder, folder) if own is None else Target(own, f"{settings.lake}/{own}")
+
+
+def _without_dots(uri: str) -> str:
+    """A URI in delta-rs's spelling, without a slash at its end, `.` and `..`, which its readers resolve as well."""
+    scheme, _, rest = log.storage_uri(uri).partition("://")
+    bucket, _, path = rest.partition("/")
+    return f"{scheme}://{bucket}{posixpath.normpath('/' + path.lstrip('/'))}".rstrip("/")
+
+
+def _name_of(folder: str, settings: Settings) -> str | None:
+    """The name of the lake's table that is in a folder; None: it is none of the lake's.
+
+    folder: without symbolic links. The lake may be reached through some, and so may a group or a table of it.
+    """
+    if "://" in settings.lake:
+        return None
+    root = os.path.realpath(settings.lake)
+    if folder.startswith(f"{root}/"):
+        return folder.removeprefix(f"{root}/")
+    return next((name for name in names(settings) if os.path.realpath(f"{settings.lake}/{name}") == folder), None)
 
 
 def _has_log(uri: str) -> bool:
     try:
         return log.newest_entry(uri) is not None
-    except OSError as error:
+    except Exception as error:
+        # Of an object store this opens the table, and what delta-rs raises then has no common base.
         raise LogNotReadable(uri, first_line(error)) from error

@@ -134,6 +134,17 @@ class RetentionNotApplied(PlatformError):
         )
 
 
+class RetentionUnreadable(PlatformError):
+    """Nobody can tell how long a table keeps removed files, so nobody can tell whether that is long enough."""
+
+    def __init__(self, table: str, text: str) -> None:
+        self.table = table
+        super().__init__(
+            f"VACUUM of {table} is refused: its {files.RETENTION} is {text!r}, which is no sum of weeks, days, hours, "
+            "minutes and seconds. Nothing was removed. Set it on the table, such as 'interval 7 days'."
+        )
+
+
 @dataclass(frozen=True)
 class Vacuumed:
     """What was removed, or (dry_run) would be."""
@@ -258,14 +269,17 @@ def vacuum(
     """Remove files that were taken out of a table longer ago than every floor, and than `hours`.
 
     hours: keep so many; None: as many as the longest floor. dry_run: only say what would go, in files and bytes.
-    Raises StillRead, RetentionTooShort with every floor above `hours`, RetentionNotApplied, LeaseUnavailable,
-    NotADeltaTable, LogNotReadable.
+    Raises StillRead, RetentionTooShort with every floor above `hours`, RetentionNotApplied, RetentionUnreadable,
+    LeaseUnavailable, NotADeltaTable, LogNotReadable.
     """
     now = now or datetime.now(UTC)
     with stores.leases.acquire(f"table/{vacuum_of(table.name)}", purpose="vacuum", wait=settings.stores.lease_wait):
         if losing := reads_of(table, stores):
             raise StillRead(table.name, losing)
-        own = files.retention(files.shape(files.open_table(table.uri, table.name)).properties)
+        properties = files.shape(files.open_table(table.uri, table.name)).properties
+        own = files.retention(properties)
+        if own is None:
+            raise RetentionUnreadable(table.name, properties[files.RETENTION])
         keeping = floors(settings, table, own, stores, now)
         if hours is not None and (above := [floor for floor in keeping if floor.hours > hours]):
             raise RetentionTooShort(table.name, hours, above)
@@ -304,7 +318,7 @@ def vacuum_tables(
         for table in targets(settings, asked):
             try:
                 yield vacuum(settings, table, stores, spark, hours=hours, dry_run=dry_run)
-            except (LogNotReadable, RetentionNotApplied, StillRead, LeaseUnavailable) as error:
+            except (LogNotReadable, RetentionNotApplied, RetentionUnreadable, StillRead, LeaseUnavailable) as error:
                 # One table must not keep the others from being looked after.
                 if asked is not None:
                     raise

@@ -98,6 +98,15 @@ BREAKS: dict[str, tuple[Break, list[str], str]] = {
 }
 
 
+def test_a_retention_that_nobody_can_read_is_found(lake: PlainLake) -> None:
+    change(lake, lake.data, deletedFileRetentionDuration="interval 1 month")
+    [found] = broken(looked(lake))
+    assert (found.rule.code, found.seen) == (
+        "files_kept",
+        "engagement/data keeps 'interval 1 month', which cannot be read",
+    )
+
+
 def test_a_checkpoint_folder_that_is_older_than_its_stream_is_found(lake: PlainLake) -> None:
     folder, streams = lake.home / "checkpoint", StreamCheckpoints(lake.stores.leases.engine)
     (folder / "commits").mkdir(parents=True)

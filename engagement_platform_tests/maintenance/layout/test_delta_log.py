@@ -6,6 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -76,15 +78,49 @@ def test_clustering_columns_come_from_the_newest_domain_metadata(tmp_path: Path)
     assert recent(str(path), most=9, small_file_bytes=1).clustered_by == ("day", "n.at")
 
 
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_a_checkpoint_of_version_2_is_seen_with_the_removes_in_its_sidecars(kind: str, tmp_path: Path) -> None:
+    path = logs.table(tmp_path / "t", logs.files(1, 9 * KB))
+    for version in range(1, 4):
+        logs.commit(path, version, [logs.info()])
+    folder, sidecar = path / "_delta_log", "016ae953-37a9-438e-8683-9a9a4a79a395.parquet"
+    said = json.dumps({"clusteringColumns": [["day"]]})
+    actions: list[dict[str, object]] = [
+        {"checkpointMetadata": {"version": 2}},
+        {"domainMetadata": {"domain": "delta.clustering", "configuration": said, "removed": False}},
+        {"sidecar": {"path": sidecar, "sizeInBytes": 9, "modificationTime": logs.SOME_MS}},
+    ]
+    checkpoint = folder / f"{2:020}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.{kind}"
+    if kind == "json":
+        checkpoint.write_text("\n".join(map(json.dumps, actions)), encoding="utf-8")
+    else:
+        columns = {name: None for one in actions for name in one}
+        pq.write_table(pa.Table.from_pylist([{**columns, **one} for one in actions]), checkpoint)
+    (folder / "_sidecars").mkdir()
+    [file] = logs.files(1, 9 * KB)
+    pq.write_table(pa.Table.from_pylist([logs.remove(file, 7)]), folder / "_sidecars" / sidecar)
+    found = recent(str(path), most=1, small_file_bytes=1)
+    assert (found.checkpoint, found.checkpoint_lag, found.clustered_by) == (2, 1, ("day",))
+    assert found.removed == {file["add"]["path"]: Removed(7, 9 * KB)}
+
+
 @pytest.mark.parametrize(
     ("said", "kept"),
     [
         ("interval 1 week", timedelta(days=7)),
         ("interval 36 hours", timedelta(hours=36)),
         ("INTERVAL 0 DAYS", timedelta(0)),
-        ("interval 1 month", DEFAULT_RETENTION),
-        ("", DEFAULT_RETENTION),
+        ("interval 1 day 12 hours", timedelta(hours=36)),
+        ("2 weeks 1 day 3 hours 4 minutes 5 seconds", timedelta(days=15, hours=3, minutes=4, seconds=5)),
+        ("interval 1 month", None),
+        ("interval 1 day and a half", None),
+        ("interval 12 hours 1 month", None),
+        ("", None),
     ],
 )
-def test_retention_is_read_as_spark_writes_it(said: str, kept: timedelta) -> None:
+def test_retention_is_read_as_spark_reads_it_or_not_at_all(said: str, kept: timedelta | None) -> None:
     assert retention({"delta.deletedFileRetentionDuration": said}) == kept
+
+
+def test_a_table_that_says_nothing_of_its_retention_has_the_default_of_delta() -> None:
+    assert retention({}) == DEFAULT_RETENTION

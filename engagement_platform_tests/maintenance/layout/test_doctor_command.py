@@ -20,7 +20,8 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.maintenance.layout.files import LogNotReadable, NotADeltaTable
-from engagement_platform.maintenance.layout.survey import NoSuchTable, UnknownColumn
+from engagement_platform.maintenance.layout.survey import NoSuchTable, Target, UnknownColumn, target, targets
+from engagement_platform.settings import Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.maintenance.layout import logs
 
@@ -123,6 +124,50 @@ def test_a_table_is_found_by_its_folder(spelled: str, tmp_path: Path) -> None:
     path = tmp_path / "of somebody else ü"
     write_deltalake(str(path), pa.table({"x": [1, 2]}))
     assert answered(spelled.format(path))["tables"][0]["files"] == 1
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "../engagement/data",
+        "{lake}/game/../engagement/data/",
+        "engagement/../engagement//data",
+        "file://{link}/engagement/data",
+        "{lake}/engagement/linked",
+    ],
+)
+@pytest.mark.parametrize("root", ["lake", "link"])
+def test_a_table_of_the_lake_goes_by_its_name_however_its_path_is_spelled(
+    spelled: str, root: str, lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease, and what unfinished batches read of it, go by that name."""
+    (tmp_path / "link").symlink_to(lake)
+    (lake / "engagement" / "linked").symlink_to(lake / "engagement" / "data")
+    monkeypatch.chdir(lake / "game")
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_LAKE_URI", str(tmp_path / root))
+    found = target(Settings(), spelled.format(lake=lake, link=tmp_path / "link"))
+    assert found == Target("engagement/data", f"{tmp_path / root}/engagement/data")
+
+
+def test_a_table_of_the_lake_that_lies_elsewhere_goes_by_its_name_and_any_other_by_one_path(
+    lake: Path, tmp_path: Path
+) -> None:
+    (lake / "game" / "well").rename(tmp_path / "moved")
+    (lake / "game" / "well").symlink_to(tmp_path / "moved")
+    for spelled in ("game/well", "moved", f"{lake}/game/well", f"{lake}/../moved"):
+        assert target(Settings(), spelled) == Target("game/well", f"{lake}/game/well")
+    orders = logs.table(tmp_path / "orders", logs.files(1, 9))
+    (tmp_path / "another").symlink_to(orders)
+    for spelled in ("./orders", "another", f"{lake}/../orders"):
+        assert target(Settings(), spelled) == Target(str(orders), str(orders))
+
+
+def test_tables_with_longer_names_are_looked_after_and_a_group_that_is_a_table_is_left_alone(lake: Path) -> None:
+    """VACUUM of the group would remove the files of the tables below it."""
+    logs.table(lake / "shop" / "eu" / "order", logs.files(1, 9))
+    logs.table(lake / "game", logs.files(1, 9))
+    names = [found.name for found in targets(Settings())]
+    assert names == ["engagement/data", "engagement/quarantine", "game/sick", "game/well", "shop/eu/order"]
 
 
 def refused(*words: str) -> PlatformError:

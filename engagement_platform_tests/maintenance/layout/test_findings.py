@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -207,6 +207,43 @@ def test_files_of_one_same_day_are_not_told_to_be_clustered(tmp_path: Path) -> N
     assert "clustering_overlap" not in codes(examined(path, "day"))
 
 
+LONG = "0a9f5f0e-6a35-4b5e-9c6e-1f2f3a4b5c6d"
+"""An id of more characters than bounds have."""
+
+
+def liquid(path: Path, organizations: Sequence[tuple[str, str]], *, size: int, by: Sequence[str] = ("id",)) -> Path:
+    """A file for each of these bounds of `id`, in a table that Delta clusters."""
+    files = [logs.add(f"f{i}", size, ids=bounds) for i, bounds in enumerate(organizations)]
+    columns = json.dumps({"clusteringColumns": [[column] for column in by]})
+    clustering = {"domain": "delta.clustering", "configuration": columns, "removed": False}
+    return logs.table(path, [{"domainMetadata": clustering}, *files], partitioned_by=())
+
+
+@pytest.mark.parametrize("bounds", [("org-1", "org-1"), (LONG[:32], f"{LONG[:32]}\x7f")])
+def test_a_liquid_table_whose_files_hold_one_organization_cannot_be_clustered_further(
+    bounds: tuple[str, str], tmp_path: Path
+) -> None:
+    full = examined(liquid(tmp_path / "full", [bounds] * 40, size=128 * MB))
+    assert full.facts.seen.clustering == "id"
+    assert full.facts.seen.partitions.column("depth").to_pylist() == [40]
+    assert "clustering_overlap" not in codes(full)
+    # Beside others, too.
+    whale = liquid(tmp_path / "whale", [*[bounds] * 40, ("b", "c"), ("d", "e")], size=128 * MB)
+    assert "clustering_overlap" not in codes(examined(whale))
+    small = examined(liquid(tmp_path / "small", [bounds] * 60, size=9 * KB))
+    assert only(small, "clustering_overlap").severity == "warning", "these are merged"
+    mixed = examined(liquid(tmp_path / "mixed", [("a", "z")] * 40, size=128 * MB))
+    assert only(mixed, "clustering_overlap").severity == "warning"
+
+
+def test_what_a_curve_through_two_columns_leaves_is_no_overlap_that_clustering_would_mend(tmp_path: Path) -> None:
+    grid = [(f"{i:02}", f"{i + 1:02}") for i in range(20) for _ in range(20)]
+    ordered = examined(liquid(tmp_path / "grid", grid, size=128 * MB, by=("id", "day")))
+    assert ordered.facts.seen.partitions.column("depth").to_pylist() == [20]
+    assert "clustering_overlap" not in codes(ordered)
+    assert only(examined(liquid(tmp_path / "one", grid, size=128 * MB)), "clustering_overlap").severity == "warning"
+
+
 def test_what_is_partitioned_by_the_clustering_column_needs_no_bounds(tmp_path: Path) -> None:
     files = [logs.add("f", 100 * MB, partition={"day": "2024-01-01"}, days=None)]
     assert examined(logs.table(tmp_path / "t", files, partitioned_by=["day"]), "day").findings == ()
@@ -217,6 +254,11 @@ def test_removed_files_within_the_retention_of_their_table_wait(tmp_path: Path) 
     assert ("vacuum_due" in codes(waiting), waiting.facts.due) == (False, [])
     five_days = {"delta.deletedFileRetentionDuration": "interval 5 days"}
     assert "vacuum_due" in codes(examined(after_removals(tmp_path / "short", timedelta(days=6), five_days)))
+
+
+def test_of_a_table_whose_retention_cannot_be_read_nothing_is_due(tmp_path: Path) -> None:
+    months = {"delta.deletedFileRetentionDuration": "interval 1 month"}
+    assert examined(after_removals(tmp_path / "t", timedelta(days=99), months)).facts.due == []
 
 
 def test_tombstones_between_the_checkpoint_and_the_commits_looked_at_count(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from typing import get_args
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -244,6 +245,13 @@ def test_what_cannot_be_migrated_is_said(home: Home, tmp_path: Path) -> None:
     write_deltalake(data_table("liquid").uri(other.lake), rows, partition_by=["hour"])
     with pytest.raises(NotMigratable, match="it is partitioned by hour"):
         plan(other, DATA, "organization")
+
+
+def test_a_column_that_is_not_declared_is_not_dropped_the_migration_is_refused(home: Home) -> None:
+    DeltaTable(home.uri).alter.add_columns([Field("note", PrimitiveType("string"))])
+    with pytest.raises(NotMigratable, match=r"would drop columns that are not declared: note\. .* Nothing was changed"):
+        home.migrate(None, "organization")
+    assert plan(home.settings("organization_date"), DATA, "organization_date").now == "organization_date"
 
 
 def replace_home(settings: Settings, home: Path) -> Settings:

@@ -16,9 +16,11 @@ from uuid import uuid4
 import pytest
 from deltalake import DeltaTable
 
+from engagement_platform.maintenance.layout.optimize import Asked, planned
 from engagement_platform.maintenance.layout.survey import Target, target
 from engagement_platform.settings import Settings
 from engagement_platform_tests.conftest import Moto
+from engagement_platform_tests.maintenance.layout import logs
 from engagement_platform_tests.maintenance.layout.seeded import DATA, NOTIFICATION, SeededLake
 
 FILES, ROWS = 12, 4
@@ -92,8 +94,18 @@ def test_a_table_of_the_lake_goes_by_its_name_however_its_store_is_spelled(schem
     settings = Settings(home=tmp_path, lake_uri="s3a://bucket/lake")
     found = target(settings, f"{scheme}://bucket/lake/{DATA.name}/")
     assert found == Target(DATA.name, f"{settings.lake}/{DATA.name}")
+    assert target(settings, f"{scheme}://bucket/lake//other/../{DATA.name}") == found
     elsewhere = target(settings, f"{scheme}://other/{DATA.name}")
     assert elsewhere == Target(f"s3a://other/{DATA.name}", f"s3a://other/{DATA.name}")
+
+
+def test_a_table_on_s3_that_nobody_can_read_is_named_and_the_others_are_planned(lake: Lake, tmp_path: Path) -> None:
+    beyond = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["wishes"], "writerFeatures": ["wishes"]}
+    entry = f"_delta_log/{0:020}.json"
+    lake.put(f"a/newer/{entry}", (logs.table(tmp_path / "newer", protocol=beyond) / entry).read_bytes())
+    plan = planned(Settings(home=tmp_path / "home", lake_uri=f"s3a://{lake.bucket}/lake"), Asked())
+    assert [reason.partition(" cannot")[0] for reason in plan.unread] == ["The log of a/newer"]
+    assert {one.table.name for one in plan.chosen} == {DATA.name, NOTIFICATION.name}
 
 
 @pytest.mark.slow

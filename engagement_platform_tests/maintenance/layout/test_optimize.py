@@ -21,8 +21,9 @@ from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, last_
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
 from engagement_platform.maintenance.layout.plan import Left
 from engagement_platform.maintenance.layout.survey import Target
-from engagement_platform.settings import LayoutSettings, Settings
+from engagement_platform.settings import LayoutSettings, MaintenanceSettings, Settings
 from engagement_platform_tests import plant
+from engagement_platform_tests.maintenance.layout import logs
 from engagement_platform_tests.maintenance.layout.seeded import (
     NOTIFICATION,
     SeededLake,
@@ -92,6 +93,16 @@ def test_an_organization_of_a_lake_that_no_table_is_partitioned_by_is_refused(tm
     plant.create(RESTORE.uri(settings.lake), RESTORE)
     with pytest.raises(NotByOrganization, match="No table of the lake is partitioned"):
         planned(settings, Asked(organizations=("org-1",)))
+
+
+def test_a_table_that_cannot_be_read_keeps_no_other_from_being_merged_by_day(tmp_path: Path) -> None:
+    lake = SeededLake(tmp_path, maintenance=MaintenanceSettings(files_by_day=20))
+    lake.engagements("org-1", 30)
+    beyond = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["wishes"], "writerFeatures": ["wishes"]}
+    logs.table(tmp_path / "lake" / "a" / "newer", protocol=beyond)
+    plan = planned(lake.settings, Asked(by_day=True))
+    assert [one.partition for one in plan.chosen] == ["organization_id=org-1"]
+    assert [reason.partition(" cannot")[0] for reason in plan.unread] == ["The log of a/newer"]
 
 
 def test_an_append_only_table_is_merged_and_a_reader_of_the_version_before_sees_what_it_saw(

@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from engagement_platform.lake import log
+from engagement_platform.maintenance.layout.delta_log import recent
 from engagement_platform.maintenance.layout.doctor import Examination, examine
 from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.settings import Settings
@@ -95,6 +97,28 @@ def test_a_table_of_plain_spark_has_the_figures_that_reading_its_rows_gives(
     assert totals.rows == (ROWS if clustered else ROWS - 3)
     assert found.facts.seen.clustering == ("day" if clustered else None)
     assert totals.files_without_bounds == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_a_checkpoint_of_version_2_by_spark_says_what_was_removed(
+    kind: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    path, form = tmp_path / "t", "spark.databricks.delta.checkpointV2.topLevelFileFormat"
+    spark.conf.set(form, kind)
+    try:
+        place = made(spark, path, "", "'delta.checkpointPolicy' = 'v2'", "'delta.checkpointInterval' = '6'")
+        spark.sql(f"DELETE FROM {place} WHERE n.id < 4")
+        spark.sql(f"DELETE FROM {place} WHERE n.id < 8")
+    finally:
+        spark.conf.unset(form)
+    [checkpoint] = (path / "_delta_log").glob(f"{6:020}.checkpoint.*")
+    assert checkpoint.suffix == f".{kind}"
+    found = recent(str(path), most=1, small_file_bytes=1)
+    gone = [{a["remove"]["path"] for a in log.entry(str(path), n) or [] if "remove" in a} for n in (5, 6)]
+    assert found.checkpoint == found.version == 6
+    assert all(gone)
+    assert found.removed.keys() == gone[0] | gone[1]
 
 
 def test_what_spark_z_ordered_does_not_overlap_and_a_day_of_one_organization_is_one_file(

@@ -128,5 +128,12 @@ def looped(files: list[File]) -> dict[str, dict[str, object]]:
             "span_days": sum(spans) if spans else None,
             "range_days": max(highs) - min(lows) if lows and highs else None,
             "depth": depths(mine).get(partition),
+            "single_value_bytes": max(
+                (
+                    sum(file.bytes for file in mine if file.low == file.high == value)
+                    for value in {file.low for file in mine if file.low is not None and file.low == file.high}
+                ),
+                default=None,
+            ),
         }
     return summed

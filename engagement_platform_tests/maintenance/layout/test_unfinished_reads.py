@@ -73,6 +73,15 @@ def test_files_that_an_unfinished_batch_reads_stay_and_the_refusal_says_what_end
     assert reads_of(lake.target(), lake.stores) == []
 
 
+@pytest.mark.parametrize("spelled", ["{home}/link/engagement/data", "{home}/lake/engagement/../engagement/data"])
+def test_another_path_to_a_table_is_no_way_past_what_an_unfinished_batch_reads(lake: SeededLake, spelled: str) -> None:
+    half_done(lake, APPLY_MUTATIONS, {DATA.name: 3})
+    (lake.home / "link").symlink_to(lake.settings.lake)
+    with pytest.raises(StillRead, match=f"{DATA.name} cannot be vacuumed now"):
+        list(vacuum_tables(short(lake), spelled.format(home=lake.home), hours=0))
+    assert parquet_files(lake) == FILES + 1
+
+
 def test_a_table_that_is_still_read_does_not_keep_the_others_from_being_vacuumed(lake: SeededLake) -> None:
     without_files_of_its_own = half_done(lake, APPLY_MUTATIONS, {DATA.name: FILES + 1})
     assert swept(lake, short(lake), dry_run=True).files == FILES

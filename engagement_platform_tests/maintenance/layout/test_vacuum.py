@@ -22,6 +22,7 @@ from engagement_platform.maintenance.layout.vacuum import (
     Floor,
     RetentionNotApplied,
     RetentionTooShort,
+    RetentionUnreadable,
     Vacuumed,
     VacuumFailed,
     floors,
@@ -44,6 +45,7 @@ def keeping(
 ) -> list[Floor]:
     target = lake.target(table)
     own = retention(dict(DeltaTable(target.uri).metadata().configuration))
+    assert own is not None
     return floors(settings or lake.settings, target, own, lake.stores, datetime.now(UTC) + later)
 
 
@@ -56,7 +58,11 @@ def short(lake: SeededLake, **more: object) -> Settings:
 
 
 def own_retention(uri: str, hours: int) -> None:
-    DeltaTable(uri).alter.set_table_properties({"delta.deletedFileRetentionDuration": f"interval {hours} hours"})
+    say_retention(uri, f"interval {hours} hours")
+
+
+def say_retention(uri: str, text: str) -> None:
+    DeltaTable(uri).alter.set_table_properties({"delta.deletedFileRetentionDuration": text})
 
 
 def swept(
@@ -84,6 +90,20 @@ def test_each_reason_to_keep_files_is_named_with_what_to_do_about_it(lake: Seede
         vacuum(lake.settings, lake.target(), lake.stores, no_spark, dry_run=False)
     lake.notifications("org-1", 1)
     assert "a request that comes late" not in {floor.because for floor in keeping(lake, NOTIFICATION)}
+
+
+def test_a_retention_of_two_units_is_both_and_one_that_nobody_can_read_is_refused(lake: SeededLake) -> None:
+    """Spark would remove what is older than the table's own, whatever the platform takes that for."""
+    lake.engagements("org-1", 1)
+    say_retention(lake.uri(), "interval 1 day 12 hours")
+    with pytest.raises(RetentionNotApplied, match="what the table says, 36 hours, and not for the 168"):
+        vacuum(lake.settings, lake.target(), lake.stores, no_spark, dry_run=False)
+    say_retention(lake.uri(), "interval 1 month")
+    with pytest.raises(RetentionUnreadable, match=r"'interval 1 month', which is no sum of .* Nothing was removed"):
+        vacuum(lake.settings, lake.target(), lake.stores, no_spark, dry_run=False)
+    lake.notifications("org-1", 1)
+    done = list(vacuum_tables(lake.settings, dry_run=True))
+    assert [type(one) for one in done] == [RetentionUnreadable, Vacuumed], "the others are done all the same"
 
 
 def test_a_vacuum_after_the_window_frees_room_and_keeps_the_live_rows(lake: SeededLake) -> None:
