@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
 from deltalake import write_deltalake
+from deltalake.exceptions import DeltaError
 
 from engagement_platform.consumers import Position
 from engagement_platform.consumers.lag import Behind, Lag
+from engagement_platform.defs import checks
+from engagement_platform.defs.backlog import Waiting
 from engagement_platform.defs.checks import (
     DATA,
     QUARANTINE_WARN_PERCENT,
@@ -18,12 +22,14 @@ from engagement_platform.defs.checks import (
     keep_up_result,
     quarantine_share_result,
 )
+from engagement_platform.defs.evaluations import cannot_tell, report
 from engagement_platform.defs.verification import (
     ALIASES,
     SEE,
     TABLE_CHECKS,
     guards_kept,
     landed_in,
+    sample_day,
     table_check_results,
 )
 from engagement_platform.engine.model import Manifest
@@ -161,6 +167,33 @@ def test_who_is_late_and_who_is_lost_are_named_with_what_to_do() -> None:
     assert "scoring has 7 changes to read, the oldest for 3601 s (limit 3600 s)" in said
     assert "`engagement-platform consume --name backup --resnapshot" in said
     assert "fine" not in said
+
+
+def test_a_consumers_table_that_nobody_can_read_keeps_no_other_check_from_being_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = PlainLake(tmp_path)
+    land(lake, "e1")
+
+    def unreadable(*_: object) -> list[Lag]:
+        raise DeltaError("Unsupported reader features: strange")
+
+    monkeypatch.setattr(checks, "lags", unreadable)
+    monkeypatch.setattr(checks, "freshness", lambda _job, asset, _looked: cannot_tell(asset, checks.FRESH, "no broker"))
+    found = {result.check_name: result for result in checks.results(Waiting(lake.settings))}
+    assert len(found) == len({check for _, check in checks.CHECKS})
+    assert "Unsupported reader features" in str(found[checks.CONSUMERS_KEEP_UP].description)
+
+
+def test_what_a_verification_found_wrong_is_in_the_next_ones_sample_until_it_is_right() -> None:
+    day = date(2026, 11, 20)
+    wrong = Finding("identity", "identities follow", 10, 1, ("org-7/e1",))
+    with dg.instance_for_test() as instance:
+        assert sample_day(instance) == datetime.now(UTC).date()
+        for findings, then in (([wrong], day), ([replace(wrong, wrong=0)], datetime.now(UTC).date())):
+            results = table_check_results(findings, (), day)
+            report(instance, [one for one in results if one.check_name == "identity"])
+            assert sample_day(instance) == then
 
 
 def test_a_commit_of_somebody_else_warns_with_what_to_do(tmp_path: Path) -> None:
