@@ -48,8 +48,8 @@ class Entity:
     """Column that orders its changes; a long from 1 on."""
     attributes: tuple[Attribute, ...]
     partitioned_by: tuple[str, ...] = ()
-    """Of the base: some of the attributes. A row whose value changes moves to another partition; an empty string is
-    refused in them."""
+    """Of the base: some of the attributes. A row whose value changes moves to another partition; an empty string and
+    `__HIVE_DEFAULT_PARTITION__` are refused in them."""
     unknown_update: UnknownUpdate = "upsert"
     inserts_are_new: bool = False
 
@@ -72,7 +72,7 @@ class Entity:
     def shape(self) -> ChangeShape:
         """What its messages may say."""
         columns = tuple((a.name, a.type) for a in self.attributes)
-        return ChangeShape(self.key, self.version, columns, never_empty=frozenset(self.partitioned_by))
+        return ChangeShape(self.key, self.version, columns, partitions=frozenset(self.partitioned_by))
 
     @property
     def ingest_job(self) -> str:
