@@ -173,9 +173,18 @@ def policies_of(of: Entity | MergeOnReadSettings) -> dict[str, Any]:
     return {"unknown_update": of.unknown_update, "inserts_are_new": of.inserts_are_new}
 
 
-def under_policies(entity: Entity, policies: object) -> Entity:
-    """The entity under the policies of a manifest; as it is where that says nothing."""
-    return replace(entity, **policies) if isinstance(policies, Mapping) else entity
+def declaration_of(entity: Entity) -> dict[str, Any]:
+    """What decides of an entity what becomes of a change, as a manifest has it."""
+    return {"policies": policies_of(entity), "attributes": [[of.name, of.type] for of in entity.attributes]}
+
+
+def under_declaration(entity: Entity, pinned: Mapping[str, Any]) -> Entity:
+    """The entity as the settings of a manifest have it; as it is where they say nothing.
+
+    Its tables may lack columns that were declared since: those of the batch's rows are null.
+    """
+    attributes = tuple(Attribute(name, kind, "") for name, kind in pinned.get("attributes", ()))
+    return replace(entity, **pinned.get("policies", {}), attributes=attributes or entity.attributes)
 
 
 def profile(settings: Settings) -> Entity:
