@@ -139,7 +139,7 @@ def test_an_entity_is_withheld_by_its_key_also_where_an_attribute_called_organiz
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake, somebody = Lake(spark, Settings(home=tmp_path)), Graves(frozenset(), frozenset({(ANYWHERE, "a")}))
-    schema = pa.schema([*(field for field in SCHEMA if field.name != "organization_id"), ("organization_id", pa.int64())])
+    schema = SCHEMA.set(SCHEMA.get_field_index("organization_id"), pa.field("organization_id", pa.int64()))
     texts = [{**record(n, "o", "a", key, is_refused=n == 2), "organization_id": 7} for n, key in enumerate("aba")]
     decoded = kept(spark.createDataFrame(pa.Table.from_pylist(texts, schema)))
     after = withheld(decoded, of_entity("account", "engagement_id"), somebody, lake).orderBy("offset").toArrow()

@@ -127,7 +127,8 @@ def open_batch(lake: Lake, stream: Stream, manifest: Manifest, raw: DataFrame, t
         version = manifest.table_versions[stream.table.name]
         landed = lake.read(stream.table, version) if version else None
         unique = stream.named_by if stream.unique else ()
-        plan = kept(with_verdict(plan, landed, accepted, stream.named_by, unique=unique))
+        added = lake.added(stream.table)
+        plan = kept(with_verdict(plan, landed, accepted, stream.named_by, unique=unique, added=added))
         with unweighed(lake.spark):
             outcome = {row["verdict"]: row["count"] for row in plan.groupBy("verdict").count().collect()}
     [(code, sentence)] = REASONS.items()

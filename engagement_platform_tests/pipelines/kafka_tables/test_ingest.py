@@ -11,12 +11,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.database import utc_now
+from engagement_platform.engine.drain import drain
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.kafka_tables.tables import Field
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
-from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK, World, click, landed
+from engagement_platform_tests.pipelines.kafka_tables.clicks import AT_ONCE, CLICK, World, click, encoded, landed
 
 
 @pytest.mark.slow
@@ -96,3 +98,26 @@ def test_a_batch_is_finished_as_it_was_begun_where_a_column_was_declared_meanwhi
     world.ingest()
     assert world.rows(world.stream.table, "click_id", "size") == [("c0", None), ("c1", None), ("c2", None), ("c3", 4)]
     assert world.rows(world.stream.quarantine, "reason_code") == [("not_json",), ("wrong_type",)]
+
+
+@pytest.mark.broker
+def test_a_copy_of_a_record_is_known_also_where_a_column_of_it_was_declared_after_it_had_landed(
+    spark: SparkSession, broker: Broker, tmp_path: Path
+) -> None:
+    world = World(spark, broker, tmp_path)
+
+    def ingest() -> None:
+        # By its own clock, since the table has the time at which a column was added.
+        list(drain(replace(world.job(), clock=utc_now), AT_ONCE))
+
+    old, new, less = click("c0", size=3), click("c1", size=4), click("c2")
+    world.send(old)
+    ingest()
+    declare_size(world)
+    world.send(new, less)
+    ingest()
+    world.send(old, {**old, "price": 1}, new, {**less, "size": 5})
+    ingest()
+    assert world.rows(world.stream.table, "click_id", "size") == [("c0", None), ("c1", 4), ("c2", None)]
+    refused = [value for (value,) in world.rows(world.stream.quarantine, "value")]
+    assert refused == encoded({**old, "price": 1}, {**less, "size": 5})
