@@ -168,11 +168,12 @@ def _parsed(
             wanted = [field.name for field in schema if field.name not in folders]
             rows, there, more = (_of_json if shape.format == "jsonl" else _of_csv)(rows, shape, wanted)
             refusals += more
-    found = {name: (column, kinds.get(name, "string")) for name, column in there.items()}
-    found |= {name: (_of_folder(name), "string") for name in folders}
+    # In whatever case, as Delta has its columns: one that a file spells otherwise would be null.
+    found = {name.lower(): (column, kinds.get(name, "string")) for name, column in there.items()}
+    found |= {name.lower(): (_of_folder(name), "string") for name in folders}
     fitted = []
     for field in schema:
-        column, kind = found.get(field.name, (F.lit(None).cast(field.dataType), field.dataType.simpleString()))
+        column, kind = found.get(field.name.lower(), (F.lit(None).cast(field.dataType), field.dataType.simpleString()))
         fits, differs = _cast(column, kind, field.dataType)
         refusals.append(F.when(differs, f"{field.name} is no {field.dataType.simpleString()}"))
         fitted.append(fits.alias(field.name))
@@ -219,16 +220,16 @@ def _of_csv(lines: DataFrame, shape: Shape, wanted: Sequence[str]) -> _Parsed:
     # Files that were put together have a header in their middle.
     lines = lines.where((F.trim(_TEXT) != "") & (F.col(_TEXT) != shape.header))
     lines = lines.withColumn("record", F.from_csv(_TEXT, columns, options))
-    record = F.col("record")
+    record, known = F.col("record"), {name.lower() for name in wanted}
+    texts = {name: record[name] for name in shape.names if name.lower() in known}
     refusals = [
         F.when(
             (F.length(_TEXT) - F.length(F.replace(_TEXT, F.lit('"'), F.lit("")))) % 2 == 1,
             "a quote is not closed on its line",
         ),
-        F.when(F.lit(not set(shape.names) & set(wanted)), "the first line of its file names none of the columns"),
+        F.when(F.lit(not texts), "the first line of its file names none of the columns"),
         F.when(record[_CORRUPT].isNotNull(), f"it has not {len(shape.names)} fields"),
     ]
-    texts = {name: record[name] for name in shape.names if name in wanted}
     return lines, {name: F.when(text == _EMPTY, "").otherwise(text) for name, text in texts.items()}, refusals
 
 

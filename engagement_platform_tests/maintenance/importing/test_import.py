@@ -246,6 +246,14 @@ def test_columns_of_csv_without_a_name_have_their_place_and_two_of_one_name_are_
         assert "a column twice" in str(refused)
 
 
+def test_a_column_that_a_file_spells_in_another_case_is_found(home: Path) -> None:
+    written(home / "store", "a.csv", b"ID,name\n1,Ann\n")
+    pq.write_table(pa.table({"Id": [2], "NAME": ["Bo"]}), home / "store" / "b.parquet")
+    (home / "columns.json").write_text('{"id": "long", "Name": "string"}')
+    imported("store", "old/cases", "--schema", "columns.json")
+    assert {(one["id"], one["Name"]) for one in rows_in(home / "home/lake/old/cases")} == {(1, "Ann"), (2, "Bo")}
+
+
 def test_a_folder_above_the_source_is_no_column_of_its_rows(home: Path) -> None:
     written(home, "day=2020-01-01/store/day=2026-11-01/a.csv", b"id\n1\n")
     imported("day=2020-01-01/store", "old/days", "--yes")
