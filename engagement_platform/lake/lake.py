@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Self, TypeAlias
 
@@ -130,11 +130,12 @@ class Lake:
             lacking = [f"column {column.name} {column.type} is missing" for column in missing]
             raise ContractBroken(table.name, lacking + problems)
         for column in missing:
-            self.set_property(table, f"{_ADDED}{column.name}", datetime.now(UTC).isoformat())
             # Where the contract has it: an attribute of an entity comes with a version, in another place.
             added = f"{contract.declared([column])} {table.place_of(column)}"
             with self._writing(table):
                 self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})").collect()
+            if (at := log.committed(self.uri(table), self.version(table))) is not None:
+                self.set_property(table, f"{_ADDED}{column.name}", at.isoformat())
 
     def added(self, table: Table) -> dict[str, datetime]:
         """When columns came to a table that was there, by name; the table must exist. Rows from before lack them."""
