@@ -42,6 +42,8 @@ STRICT = {"spark.sql.json.enablePartialResults": "false"}
 _TEXT = "value"
 _SAMPLE = 200
 """Files that are read, at most, to find the columns; spread over all of them."""
+_MORE_DIGITS = r"[\d.]{16,}"
+"""Found in each JSON that has a number of more than 15 digits."""
 _EMPTY, _CORRUPT = "\x1a", "__corrupt"
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=.`]")
@@ -207,7 +209,7 @@ def _with_all_digits(text: Column, name: str) -> Column:
     15. Lines without a longer one are not parsed again."""
     quote = "'" if '"' in name else '"'
     exact = F.try_variant_get(F.try_parse_json(_TEXT), f"$[{quote}{name}{quote}]", "string")
-    is_long = F.col(_TEXT).rlike(r"[\d.]{16,}") & ~text.rlike(r"^-?\d+$")
+    is_long = F.col(_TEXT).rlike(_MORE_DIGITS) & ~text.rlike(r"^-?\d+$")
     return F.when(is_long, F.coalesce(exact, text)).otherwise(text)
 
 
@@ -240,8 +242,7 @@ def _cast(column: Column, kind: str, wanted: DataType) -> tuple[Column, Column]:
     nested = kind.startswith(("struct<", "array<", "map<"))
     text = F.to_json(column) if nested else column
     if isinstance(wanted, StructType | ArrayType | MapType):
-        listed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), f"array<{_of_texts(wanted).simpleString()}>")
-        texts = F.get(listed, F.lit(0))
+        texts = _texts_in(text, _of_texts(wanted).simpleString())
         fits, differs = _typed(texts, wanted)
         return fits, column.isNotNull() & (texts.isNull() | differs)
     fits = text.cast(wanted) if isinstance(wanted, BinaryType) else text.try_cast(wanted)
@@ -252,6 +253,15 @@ def _cast(column: Column, kind: str, wanted: DataType) -> tuple[Column, Column]:
     else:
         is_whole = F.lit(True) if isinstance(wanted, BinaryType) else fits.try_cast(kind).eqNullSafe(column)
     return fits, column.isNotNull() & (fits.isNull() | ~is_whole)
+
+
+def _texts_in(text: Column, kind: str) -> Column:
+    """JSON as a nested type of texts, which have all digits of their numbers; null where it is none of that type."""
+    texts = F.get(F.from_json(F.concat(F.lit("["), text, F.lit("]")), f"array<{kind}>"), F.lit(0))
+    if "binary" in kind:
+        return texts
+    exact = F.try_variant_get(F.try_parse_json(text), "$", kind)
+    return F.when(texts.isNotNull() & text.rlike(_MORE_DIGITS), F.coalesce(exact, texts)).otherwise(texts)
 
 
 def _of_texts(wanted: DataType) -> DataType:
