@@ -30,7 +30,7 @@ def accounted(counts: Counts) -> int:
     return sum(counts.get(name, 0) for name in ENDS)
 
 
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Goes up with every change of a rule by which the same messages and settings would make other rows: a batch that was
 begun under another version is not resumed."""
 

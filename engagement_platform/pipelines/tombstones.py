@@ -46,7 +46,8 @@ def withheld(decoded: DataFrame, named: Named, tombstones: Tombstones, lake: Lak
     if not any(map(tombstones.organizations, named)):
         return decoded
     columns = dict.fromkeys(name for of in named.values() for name in of)
-    there = [_ORGANIZATION] if _ORGANIZATION in decoded.columns else []
+    # A column of this name that is no text is an entity's own attribute; its keys have no organization.
+    there = [_ORGANIZATION] if dict(decoded.dtypes).get(_ORGANIZATION) == "string" else []
     rows = decoded.select(*COORDINATES, *there, *columns, "reason_code", "value")
     named_there = kept(rows.mapInArrow(mentions(named, lake.settings.decoding.aliases), _MENTION_DDL))
     gone = erased_among(named_there.select(*_ID).distinct().toArrow(), tombstones)

@@ -22,6 +22,7 @@ from engagement_platform.sources.messages import (
 )
 from engagement_platform.sources.strict_json import JsonObject, Refused, object_parser
 from engagement_platform.sources.values import (
+    RESERVED_ORGANIZATION_ID,
     Reader,
     exactly,
     read_date,
@@ -185,7 +186,7 @@ def change_decoder(shape: ChangeShape, limits: DecodingLimits, ingestion_ts: dat
         Field("op", partial(_one_of, OPS, Reason.UNKNOWN_OP), required),
     )
     readers = {name: value_reader(kind, limits, ingestion_ts) for name, kind in shape.columns}
-    readers |= {name: partial(_not_empty, readers[name]) for name in shape.never_empty}
+    readers |= {name: partial(_of_partition, readers[name]) for name in shape.partitions}
     fields = [Field(name, read) for name, read in readers.items()]
     changed = (Field("changes", read_object, required), Field("set_null", _names))
     known = {shape.key, shape.version, "op", "changes", "set_null"}
@@ -260,7 +261,9 @@ def _names(value: object, field: str) -> set[str]:
     return {read_text(name, field) for name in exactly(list, value, field)}
 
 
-def _not_empty(read: Reader, value: object, field: str) -> object:
+def _of_partition(read: Reader, value: object, field: str) -> object:
     if value == "":
         raise Refused(Reason.EMPTY_ID, field)
+    if value == RESERVED_ORGANIZATION_ID:
+        raise Refused(Reason.RESERVED_ID, field)
     return read(value, field)

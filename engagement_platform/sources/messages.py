@@ -163,8 +163,9 @@ class ChangeShape:
     key: str
     version: str
     columns: tuple[tuple[str, ValueType], ...]
-    never_empty: frozenset[str] = frozenset()
-    """Columns in which an empty string is refused: as a partition value it would come back as null (Delta protocol)."""
+    partitions: frozenset[str] = frozenset()
+    """Columns in which the texts are refused that would come back as null from a partition: the empty one (Delta
+    protocol) and that which Hive reserves."""
 
 
 EVENT_DATE = "event_date"

@@ -9,6 +9,7 @@ import pytest
 
 from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.engagement import ALIAS, QUARANTINE
+from engagement_platform.maintenance.verify.messages import verify
 from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import DecodingSettings, MutationSettings, Settings
@@ -59,6 +60,18 @@ def test_engagements_that_a_batch_accepts_are_accepted_by_its_resume(world: Worl
     stricter.produce([engagement("org", "e4", surprise=1)])
     (new,) = stricter.run()
     assert new.counts["quarantined"] == 1, "a new batch goes by the settings of today"
+
+
+@pytest.mark.broker
+def test_verify_judges_a_message_by_the_settings_of_its_batch(world: World) -> None:
+    world.produce([engagement("org", "an id of many letters"), engagement("org", "e1", surprise=1)])
+    world.run()
+    stricter = world.under(decoding=STRICTER)
+    stricter.produce([engagement("org", "e2"), engagement("org", "e3", surprise=1)])
+    stricter.run()
+    findings = verify(stricter.settings, stricter.spark)
+    assert [finding for finding in findings if finding.wrong] == []
+    assert next(finding.looked_at for finding in findings if finding.check == "lost") == 3
 
 
 @pytest.mark.broker

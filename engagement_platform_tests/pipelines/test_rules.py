@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engagement_platform.pipelines.rules import PLACE, judged
+from engagement_platform.pipelines.rules import LACKS, PLACE, judged
 from engagement_platform.sources.column_types import SCALARS
 from engagement_platform.sources.decoded_batches import arrow_type
 from engagement_platform_tests.pipelines.kafka_tables.clicks import landed
@@ -85,6 +85,14 @@ def test_the_keys_of_a_map_have_no_order() -> None:
     known = records([("x", [("k", None), ("l", "2")])], *kinds)
     assert verdicts(records([("x", [("l", "2"), ("k", None)])], *kinds), known, ["a"]) == ["known"]
     assert verdicts(records([("x", []), ("x", None)], *kinds), known, ["a"]) == ["conflict"] * 2
+
+
+def test_what_was_declared_after_a_row_had_landed_is_not_compared_with_it() -> None:
+    kinds = (pa.string(), pa.int64(), pa.int64())
+    rows = records([("x", 1, None), ("y", 1, None)], *kinds)
+    known = rows.append_column(LACKS, pa.array([["c"], []], pa.list_(pa.string())))
+    again = records([("x", 1, 5), ("x", 2, None), ("y", 1, 5), ("y", 1, None)], *kinds)
+    assert verdicts(again, known, ["a"]) == ["known", "conflict", "conflict", "known"]
 
 
 def test_where_nothing_names_a_record_its_place_does_unless_the_topic_was_made_anew() -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import ANYWHERE, PERSON, Id
 from engagement_platform.pipelines.parts import kept
-from engagement_platform.pipelines.tombstones import ENGAGEMENTS, erased_among, mentions, withheld
+from engagement_platform.pipelines.tombstones import ENGAGEMENTS, erased_among, mentions, of_entity, withheld
 from engagement_platform.settings import Settings
 
 SCHEMA = pa.schema(
@@ -133,3 +133,14 @@ def test_who_is_erased_leaves_a_place_and_a_reason_and_others_are_as_they_were(
                         "reason_code": "erased"}  # fmt: skip
     nobody = Graves(frozenset(), frozenset())
     assert withheld(decoded, ENGAGEMENTS, nobody, lake) is decoded, "records are not looked at"
+
+
+def test_an_entity_is_withheld_by_its_key_also_where_an_attribute_called_organization_id_is_no_text(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake, somebody = Lake(spark, Settings(home=tmp_path)), Graves(frozenset(), frozenset({(ANYWHERE, "a")}))
+    schema = SCHEMA.set(SCHEMA.get_field_index("organization_id"), pa.field("organization_id", pa.int64()))
+    texts = [{**record(n, "o", "a", key, is_refused=n == 2), "organization_id": 7} for n, key in enumerate("aba")]
+    decoded = kept(spark.createDataFrame(pa.Table.from_pylist(texts, schema)))
+    after = withheld(decoded, of_entity("account", "engagement_id"), somebody, lake).orderBy("offset").toArrow()
+    assert after.column("reason_code").to_pylist() == ["erased", None, "erased"]

@@ -21,7 +21,7 @@ SHAPE = ChangeShape(
         ("name", "string"), ("score", "long"), ("heat", "double"), ("on", "boolean"), ("day", "date"),
         ("at", "timestamp"), ("place", "string"),
     ),
-    never_empty=frozenset({"place"}),
+    partitions=frozenset({"place"}),
 )  # fmt: skip
 decode = change_decoder(SHAPE, DecodingLimits(), NOW)
 
@@ -72,6 +72,7 @@ def test_fields_and_columns_that_nobody_declared_are_counted() -> None:
         ({"changes": {"name": 1}}, "wrong_type", "name"),
         ({"changes": {"at": "2026-01-31T00:00:00"}}, "time_without_offset", "at"),
         ({"changes": {"place": ""}}, "empty_id", "place"),
+        ({"changes": {"place": "__HIVE_DEFAULT_PARTITION__"}}, "reserved_id", "place"),
         ({"set_null": "name"}, "wrong_type", "set_null"),
         ({"set_null": [1]}, "wrong_type", "set_null"),
     ],

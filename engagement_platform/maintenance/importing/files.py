@@ -77,8 +77,9 @@ class Shape:
 
     @property
     def names(self) -> list[str]:
-        """Columns of CSV."""
-        return next(csv.reader([self.header], delimiter=self.separator), [])
+        """Columns of CSV; one without a name is called by its place, as `_c3`."""
+        names = next(csv.reader([self.header], delimiter=self.separator), [])
+        return [name or f"_c{place}" for place, name in enumerate(names)]
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,9 @@ def _shape(folder: str, file: SourceFile) -> Shape:
             with filesystem.open_input_stream(path, compression=file.codec) as opened:
                 line = io.BufferedReader(opened).readline(_LONGEST_HEADER)
             shape = Shape(file.format, header=line.decode("utf-8-sig").rstrip("\r\n"))
-            if len(set(shape.names)) < len(shape.names):
-                raise ImportRefused(file.path, f"its first line names a column twice: {shape.header[:200]!r}")
+            if len({name.lower() for name in shape.names}) < len(shape.names):
+                why = f"its first line names a column twice, or in two cases only: {shape.header[:200]!r}; rename one"
+                raise ImportRefused(file.path, why)
             return shape
         if file.format in ("parquet", "orc"):
             with filesystem.open_input_file(path) as opened:

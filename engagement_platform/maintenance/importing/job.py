@@ -80,7 +80,7 @@ def import_into(
     columns = tuple(Column(field.name, field.dataType.simpleString(), "") for field in schema)
     partitions = tuple(source.files[0].partition)
     table = Table(tuple(name.split("/")), f"Imported from {source.folder}.", columns, Mode.MUTABLE, partitions)
-    application = f"import@3.{source.digest}/{name.replace('/', '_')}"
+    application = f"import@4.{source.digest}/{name.replace('/', '_')}"
     uri, rows_txn = lake.uri(table), Transaction(f"{application}/append", 0)
     version = log.version(uri)
     if version is not None and not lake.holds(table, rows_txn) and live_files.rows_in(uri, version):

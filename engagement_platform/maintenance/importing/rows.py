@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import reduce
+from operator import or_
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,6 +32,7 @@ from pyspark.sql.types import (
 )
 
 from engagement_platform.maintenance.importing.files import ImportRefused, Shape, Source, SourceFile
+from engagement_platform.maintenance.importing.texts import says_the_same
 from engagement_platform.maintenance.layout.files import NULL_PARTITION
 
 PATH, VALUE, REASON = "__path", "__value", "__reason"
@@ -40,6 +42,8 @@ STRICT = {"spark.sql.json.enablePartialResults": "false"}
 _TEXT = "value"
 _SAMPLE = 200
 """Files that are read, at most, to find the columns; spread over all of them."""
+_MORE_DIGITS = r"[\d.]{16,}"
+"""Found in each JSON that has a number of more than 15 digits."""
 _EMPTY, _CORRUPT = "\x1a", "__corrupt"
 _GLOB = re.compile(r"([\\{}\[\]*?])")
 _NOT_IN_NAMES = re.compile(r"[ ,;{}()\n\t=.`]")
@@ -64,7 +68,9 @@ def inferred(spark: SparkSession, source: Source) -> StructType:
     step = -(-len(source.files) // _SAMPLE)
     folders = {name: _folder_type(source, name) for name in source.files[0].partition}
     for shape, files in Source(source.folder, source.files[::step]).shapes.items():
-        for field in _loaded(spark, shape, _paths(source, files), infer=True).schema:
+        loaded = _loaded(spark, shape, _paths(source, files), infer=True)
+        # Spark gives other names to columns that have none, or one that differs in its case only.
+        for field in (loaded.toDF(*shape.names) if shape.format == "csv" else loaded).schema:
             if field.name != "_corrupt_record":
                 columns[field.name] = _common(columns.get(field.name, NullType()), field.dataType)
     return _schema(columns, folders)
@@ -151,7 +157,8 @@ def _parsed(
     rows = _loaded(spark, shape, _paths(source, files))
     kinds = {name: kind for name, kind in rows.dtypes if name not in folders}
     there = {name: F.col("`" + name.replace("`", "``") + "`") for name in kinds}
-    rows = rows.select("*", path.alias(PATH))
+    within = F.substring(path, F.locate(f"{source.folder}/", path) + len(source.folder) + 1, F.length(path))
+    rows = rows.select("*", within.alias(PATH))
     refusals: list[Column] = []
     if shape.format in ("parquet", "orc"):
         value = F.to_json(F.struct(*there.values()), {"ignoreNullFields": "false"}).cast("binary")
@@ -163,23 +170,21 @@ def _parsed(
             wanted = [field.name for field in schema if field.name not in folders]
             rows, there, more = (_of_json if shape.format == "jsonl" else _of_csv)(rows, shape, wanted)
             refusals += more
-    found = {name: (column, kinds.get(name, "string")) for name, column in there.items()}
-    found |= {name: (_of_folder(name), "string") for name in folders}
+    # In whatever case, as Delta has its columns: one that a file spells otherwise would be null.
+    found = {name.lower(): (column, kinds.get(name, "string")) for name, column in there.items()}
+    found |= {name.lower(): (_of_folder(name), "string") for name in folders}
     fitted = []
     for field in schema:
-        column, kind = found.get(field.name, (F.lit(None).cast(field.dataType), field.dataType.simpleString()))
+        column, kind = found.get(field.name.lower(), (F.lit(None).cast(field.dataType), field.dataType.simpleString()))
         fits, differs = _cast(column, kind, field.dataType)
         refusals.append(F.when(differs, f"{field.name} is no {field.dataType.simpleString()}"))
         fitted.append(fits.alias(field.name))
     reason = F.coalesce(*refusals)
-    within = F.substring(PATH, F.locate(f"{source.folder}/", F.col(PATH)) + len(source.folder) + 1, F.length(PATH))
-    return rows.select(
-        *fitted, within.alias(PATH), F.when(reason.isNotNull(), value).alias(VALUE), reason.alias(REASON)
-    )
+    return rows.select(*fitted, PATH, F.when(reason.isNotNull(), value).alias(VALUE), reason.alias(REASON))
 
 
 def _of_folder(name: str) -> Column:
-    text = F.regexp_extract(PATH, f"/{re.escape(name)}=([^/]*)/", 1)
+    text = F.regexp_extract(PATH, f"(?s)^(?:.*/)?{re.escape(name)}=([^/]*)/", 1)
     plain = F.coalesce(F.try_url_decode(F.replace(text, F.lit("+"), F.lit("%2B"))), text)
     return F.when(text != NULL_PARTITION, plain)
 
@@ -196,7 +201,16 @@ def _of_json(lines: DataFrame, _shape: Shape, wanted: Sequence[str]) -> _Parsed:
     lines = lines.where(F.trim(_TEXT) != "").withColumn("records", records)
     first = F.get("records", F.lit(0))
     refused = F.when((F.coalesce(F.size("records"), F.lit(0)) != 1) | first.isNull(), "it is not one JSON object")
-    return lines, {name: first[name] for name in wanted}, [refused]
+    return lines, {name: _with_all_digits(first[name], name) for name in wanted}, [refused]
+
+
+def _with_all_digits(text: Column, name: str) -> Column:
+    """The text of a field with as many digits as its number has: from_json takes fractions for doubles, which give back
+    15. Lines without a longer one are not parsed again."""
+    quote = "'" if '"' in name else '"'
+    exact = F.try_variant_get(F.try_parse_json(_TEXT), f"$[{quote}{name}{quote}]", "string")
+    is_long = F.col(_TEXT).rlike(_MORE_DIGITS) & ~text.rlike(r"^-?\d+$")
+    return F.when(is_long, F.coalesce(exact, text)).otherwise(text)
 
 
 def _of_csv(lines: DataFrame, shape: Shape, wanted: Sequence[str]) -> _Parsed:
@@ -204,20 +218,20 @@ def _of_csv(lines: DataFrame, shape: Shape, wanted: Sequence[str]) -> _Parsed:
         "sep": shape.separator, "escape": '"', "nullValue": "\\N", "emptyValue": _EMPTY, "maxCharsPerColumn": "-1",
         "columnNameOfCorruptRecord": _CORRUPT,
     }  # fmt: skip
-    columns = ", ".join(f"`{name}` string" for name in (*shape.names, _CORRUPT))
+    columns = ", ".join(f"`{name.replace('`', '``')}` string" for name in (*shape.names, _CORRUPT))
     # Files that were put together have a header in their middle.
     lines = lines.where((F.trim(_TEXT) != "") & (F.col(_TEXT) != shape.header))
     lines = lines.withColumn("record", F.from_csv(_TEXT, columns, options))
-    record = F.col("record")
+    record, known = F.col("record"), {name.lower() for name in wanted}
+    texts = {name: record[name] for name in shape.names if name.lower() in known}
     refusals = [
         F.when(
             (F.length(_TEXT) - F.length(F.replace(_TEXT, F.lit('"'), F.lit("")))) % 2 == 1,
             "a quote is not closed on its line",
         ),
-        F.when(F.lit(not set(shape.names) & set(wanted)), "the first line of its file names none of the columns"),
+        F.when(F.lit(not texts), "the first line of its file names none of the columns"),
         F.when(record[_CORRUPT].isNotNull(), f"it has not {len(shape.names)} fields"),
     ]
-    texts = {name: record[name] for name in shape.names if name in wanted}
     return lines, {name: F.when(text == _EMPTY, "").otherwise(text) for name, text in texts.items()}, refusals
 
 
@@ -228,11 +242,52 @@ def _cast(column: Column, kind: str, wanted: DataType) -> tuple[Column, Column]:
     nested = kind.startswith(("struct<", "array<", "map<"))
     text = F.to_json(column) if nested else column
     if isinstance(wanted, StructType | ArrayType | MapType):
-        listed = F.from_json(F.concat(F.lit("["), text, F.lit("]")), f"array<{wanted.simpleString()}>")
-        fits = F.get(listed, F.lit(0))
+        texts = _texts_in(text, _of_texts(wanted).simpleString())
+        fits, differs = _typed(texts, wanted)
+        return fits, column.isNotNull() & (texts.isNull() | differs)
+    fits = text.cast(wanted) if isinstance(wanted, BinaryType) else text.try_cast(wanted)
+    if nested or kind == "string":
+        is_whole = says_the_same(text, fits, wanted)
+    elif isinstance(wanted, StringType):
+        is_whole = F.is_valid_utf8(fits)
     else:
-        fits = text.cast(wanted) if isinstance(wanted, BinaryType) else text.try_cast(wanted)
-    differs = fits.isNull()
-    if not nested and kind not in ("string", "binary") and not isinstance(wanted, StringType | BinaryType):
-        differs = ~fits.try_cast(kind).eqNullSafe(column)
-    return fits, column.isNotNull() & differs
+        is_whole = F.lit(True) if isinstance(wanted, BinaryType) else fits.try_cast(kind).eqNullSafe(column)
+    return fits, column.isNotNull() & (fits.isNull() | ~is_whole)
+
+
+def _texts_in(text: Column, kind: str) -> Column:
+    """JSON as a nested type of texts, which have all digits of their numbers; null where it is none of that type."""
+    texts = F.get(F.from_json(F.concat(F.lit("["), text, F.lit("]")), f"array<{kind}>"), F.lit(0))
+    if "binary" in kind:
+        return texts
+    exact = F.try_variant_get(F.try_parse_json(text), "$", kind)
+    return F.when(texts.isNotNull() & text.rlike(_MORE_DIGITS), F.coalesce(exact, texts)).otherwise(texts)
+
+
+def _of_texts(wanted: DataType) -> DataType:
+    """A nested type with texts instead of all plain values, but bytes, which JSON has in Base64."""
+    match wanted:
+        case StructType(fields=fields):
+            return StructType([StructField(field.name, _of_texts(field.dataType)) for field in fields])
+        case ArrayType(elementType=element):
+            return ArrayType(_of_texts(element))
+        case MapType(keyType=key, valueType=value):
+            return MapType(key, _of_texts(value))
+    return wanted if isinstance(wanted, BinaryType) else StringType()
+
+
+def _typed(texts: Column, wanted: DataType) -> tuple[Column, Column]:
+    """A value of `_of_texts` as the nested type itself, and whether something in it does not fit without loss."""
+    match wanted:
+        case StructType(fields=fields):
+            parts = {field.name: _typed(texts[field.name], field.dataType) for field in fields}
+            whole = F.struct(*(fits.alias(name) for name, (fits, _) in parts.items()))
+            return F.when(texts.isNotNull(), whole), reduce(or_, (differs for _, differs in parts.values()))
+        case ArrayType(elementType=element):
+            each = F.transform(texts, lambda text: _typed(text, element)[0])
+            return each, F.coalesce(F.exists(texts, lambda text: _typed(text, element)[1]), F.lit(False))
+        case MapType(valueType=value):
+            each = F.transform_values(texts, lambda _key, text: _typed(text, value)[0])
+            values = F.map_values(texts)
+            return each, F.coalesce(F.exists(values, lambda text: _typed(text, value)[1]), F.lit(False))
+    return (texts, F.lit(False)) if isinstance(wanted, BinaryType) else _cast(texts, "string", wanted)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import and_
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +28,7 @@ from engagement_platform.pipelines.engagements.schema import ROW
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.mutations.view import Pending
 from engagement_platform.pipelines.parts import COORDINATES, kept
+from engagement_platform.pipelines.pinned_settings import as_pinned
 from engagement_platform.pipelines.tombstones import ENGAGEMENTS, withheld
 from engagement_platform.settings import Settings
 from engagement_platform.sources.decoded_batches import ENGAGEMENT_DECODED_DDL, decode_batches
@@ -69,11 +70,10 @@ def ledger(records: Sequence[BatchRecord]) -> Finding:
 
 
 def _tables(settings: Settings, spark: SparkSession, at: LakeSnapshot) -> list[Finding]:
-    lake, done = Lake(spark, settings), at.done
+    lake, done = Lake(spark, settings), [record.manifest for record in at.done]
     notified = at.notified(lake).select(*ID, "change_type", "notification_id")
     quarantined = at.read(lake, QUARANTINE).where(F.col("topic") == settings.kafka.engagements_topic)
-    last = done[-1].manifest
-    messages = kept(_messages(settings, spark, done[0].manifest, last, quarantined))
+    messages = kept(_messages(settings, spark, done, quarantined))
     refused = F.col("reason_code").isNotNull()
     joined = _joined(lake, at, messages.where(~refused), notified)
     # A visible row was inserted once more than deleted. A row that arrived hidden was never announced.
@@ -165,24 +165,28 @@ def _not_erased(lake: Lake, at: LakeSnapshot, missing: DataFrame, absent: Findin
     return left
 
 
-def _messages(
-    settings: Settings, spark: SparkSession, first: Manifest, last: Manifest, quarantined: DataFrame
-) -> DataFrame:
+def _messages(settings: Settings, spark: SparkSession, done: Sequence[Manifest], quarantined: DataFrame) -> DataFrame:
     """Messages of the finished batches that quarantine does not hold, decoded; as far as the broker has them.
 
     Whatever quarantine holds is accounted for: the same bytes at the same place, or the place alone, where the subject
-    was erased. Of erased subjects nothing is expected. Refused ones have a reason_code.
+    was erased. Of erased subjects nothing is expected. Those refused by the settings of their batch have a reason_code.
     """
     source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
-    start = _held(source, first.start, last.end)
-    raw = source.read(spark, start, last.end, tasks=settings.spark.default_parallelism)
     held = quarantined.select(*(F.col(name).alias(f"held_{name}") for name in (*COORDINATES, "value")))
     same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in (*COORDINATES, "value")))
     erased = F.col("reason_code").eqNullSafe(Reason.ERASED.value)
     marked = quarantined.where(erased & F.col("value").isNull()).select(*COORDINATES).distinct()
-    raw = raw.join(held, same, "left_anti").join(marked, list(COORDINATES), "left_anti")
-    step = decode_batches("engagement", DecodingLimits.of(settings.decoding), last.ingestion_ts)
-    decoded = kept(raw.mapInArrow(step, ENGAGEMENT_DECODED_DDL))
+
+    def decoded_of(batches: Sequence[Manifest]) -> DataFrame:
+        first, last = batches[0], batches[-1]
+        start = _held(source, first.start, last.end)
+        raw = source.read(spark, start, last.end, tasks=settings.spark.default_parallelism)
+        raw = raw.join(held, same, "left_anti").join(marked, list(COORDINATES), "left_anti")
+        limits = DecodingLimits.of(as_pinned(settings, last).decoding)
+        return raw.mapInArrow(decode_batches("engagement", limits, last.ingestion_ts), ENGAGEMENT_DECODED_DDL)
+
+    alike = groupby(done, key=lambda manifest: manifest.settings.get("decoding"))
+    decoded = kept(reduce(DataFrame.unionAll, (decoded_of(list(batches)) for _, batches in alike)))
     decoded = withheld(decoded, ENGAGEMENTS, StoredTombstones(settings), Lake(spark, settings)).where(~erased)
     return decoded.select(*COORDINATES, *ID, "version", "person_id", *_EVENT, "reason_code")
 

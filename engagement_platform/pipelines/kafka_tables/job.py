@@ -17,7 +17,7 @@ from engagement_platform.engine.model import Counts, Manifest, Source
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pii.tombstones import StoredTombstones, Tombstones
 from engagement_platform.pipelines.duplicates import bounds, with_verdict
-from engagement_platform.pipelines.kafka_tables.tables import Stream
+from engagement_platform.pipelines.kafka_tables.tables import Stream, declaration_of, under_declaration
 from engagement_platform.pipelines.parts import (
     COORDINATES,
     Appends,
@@ -91,13 +91,17 @@ def ingest_stream(
     table, quarantine = stream.table, stream.quarantine
     lake.ensure(table, quarantine)
 
+    def prepare(manifest: Manifest) -> StreamBatch:
+        own, pinned = parts.lake_for(manifest, source), under_declaration(stream, manifest.settings)
+        return open_batch(own, pinned, manifest, read(manifest), tombstones)
+
     return parts.job(
         name or stream.job,
         source,
-        lambda manifest: open_batch(parts.lake_for(manifest, source), stream, manifest, read(manifest), tombstones),
+        prepare,
         (Step("tables", write_tables, ("quarantine", "table"), in_order=False), *redriven(source)),
         pin=lambda: {table.name: lake.version(table), quarantine.name: lake.version(quarantine), turn_of(table): 0},
-        decides=lambda: that_decide(settings, "decoding"),
+        decides=lambda: {**that_decide(settings, "decoding"), **declaration_of(stream)},
         leased=(turn_of(table),),
         describe=StreamBatch.describe,
         writes={"tables/quarantine": quarantine, "tables/table": table, "redriven/append": quarantine},
@@ -123,7 +127,8 @@ def open_batch(lake: Lake, stream: Stream, manifest: Manifest, raw: DataFrame, t
         version = manifest.table_versions[stream.table.name]
         landed = lake.read(stream.table, version) if version else None
         unique = stream.named_by if stream.unique else ()
-        plan = kept(with_verdict(plan, landed, accepted, stream.named_by, unique=unique))
+        added = lake.added(stream.table)
+        plan = kept(with_verdict(plan, landed, accepted, stream.named_by, unique=unique, added=added))
         with unweighed(lake.spark):
             outcome = {row["verdict"]: row["count"] for row in plan.groupBy("verdict").count().collect()}
     [(code, sentence)] = REASONS.items()

@@ -6,9 +6,10 @@ Declarations only: filling the tables is `job`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from engagement_platform.lake.contract import Column, Mode, Table
 from engagement_platform.lake.engagement import QUARANTINE
@@ -185,3 +186,26 @@ class Stream:
             key=(*self.key[:-1], f"{self.key[-1]}_quarantine"),
             description=f"Records of {self.topic} that are none of {self.name}, whole, with the reason.",
         )
+
+
+def declaration_of(stream: Stream) -> dict[str, Any]:
+    """What decides of a stream what becomes of a record, as a manifest has it."""
+    decides = {
+        "fields": [[field.name, field.type, field.required] for field in stream.fields],
+        "clustered_by": stream.clustered_by,
+        "event_time": stream.event_time,
+        "unique": list(stream.unique),
+        "subject": stream.subject,
+    }
+    return {"stream": decides}
+
+
+def under_declaration(stream: Stream, pinned: Mapping[str, Any]) -> Stream:
+    """The stream as the settings of a manifest have it; as it is where they say nothing.
+
+    Its table may lack columns that were declared since: those of the batch's rows are null.
+    """
+    if (decides := pinned.get("stream")) is None:
+        return stream
+    fields = tuple(Field(name, kind, "", required) for name, kind, required in decides["fields"])
+    return replace(stream, **{**decides, "fields": fields, "unique": tuple(decides["unique"])})

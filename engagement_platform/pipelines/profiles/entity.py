@@ -48,8 +48,8 @@ class Entity:
     """Column that orders its changes; a long from 1 on."""
     attributes: tuple[Attribute, ...]
     partitioned_by: tuple[str, ...] = ()
-    """Of the base: some of the attributes. A row whose value changes moves to another partition; an empty string is
-    refused in them."""
+    """Of the base: some of the attributes. A row whose value changes moves to another partition; an empty string and
+    `__HIVE_DEFAULT_PARTITION__` are refused in them."""
     unknown_update: UnknownUpdate = "upsert"
     inserts_are_new: bool = False
 
@@ -72,7 +72,7 @@ class Entity:
     def shape(self) -> ChangeShape:
         """What its messages may say."""
         columns = tuple((a.name, a.type) for a in self.attributes)
-        return ChangeShape(self.key, self.version, columns, never_empty=frozenset(self.partitioned_by))
+        return ChangeShape(self.key, self.version, columns, partitions=frozenset(self.partitioned_by))
 
     @property
     def ingest_job(self) -> str:
@@ -173,9 +173,18 @@ def policies_of(of: Entity | MergeOnReadSettings) -> dict[str, Any]:
     return {"unknown_update": of.unknown_update, "inserts_are_new": of.inserts_are_new}
 
 
-def under_policies(entity: Entity, policies: object) -> Entity:
-    """The entity under the policies of a manifest; as it is where that says nothing."""
-    return replace(entity, **policies) if isinstance(policies, Mapping) else entity
+def declaration_of(entity: Entity) -> dict[str, Any]:
+    """What decides of an entity what becomes of a change, as a manifest has it."""
+    return {"policies": policies_of(entity), "attributes": [[of.name, of.type] for of in entity.attributes]}
+
+
+def under_declaration(entity: Entity, pinned: Mapping[str, Any]) -> Entity:
+    """The entity as the settings of a manifest have it; as it is where they say nothing.
+
+    Its tables may lack columns that were declared since: those of the batch's rows are null.
+    """
+    attributes = tuple(Attribute(name, kind, "") for name, kind in pinned.get("attributes", ()))
+    return replace(entity, **pinned.get("policies", {}), attributes=attributes or entity.attributes)
 
 
 def profile(settings: Settings) -> Entity:

@@ -30,7 +30,7 @@ from engagement_platform.pipelines.parts import (
     kept,
 )
 from engagement_platform.pipelines.pinned_settings import that_decide
-from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies
+from engagement_platform.pipelines.profiles.entity import Entity, declaration_of, under_declaration
 from engagement_platform.pipelines.profiles.snapshot import INSERTS_ARE_NEW, snapshot, to_note
 from engagement_platform.pipelines.redrive import RedriveSource, redriven, turn_of
 from engagement_platform.pipelines.tombstones import of_entity, withheld
@@ -100,7 +100,7 @@ def ingest_changes(
     lake.ensure(entity.changeset, entity.base, QUARANTINE)
 
     def prepare(manifest: Manifest) -> ChangeBatch:
-        own, entity = parts.lake_for(manifest, source), under_policies(declared, manifest.settings.get("policies"))
+        own, entity = parts.lake_for(manifest, source), under_declaration(declared, manifest.settings)
         # What is redriven has not landed, so an INSERT of a known id is none of what is there.
         seen_before = manifest.is_replay and not isinstance(source, RedriveSource)
         return open_batch(own, entity, manifest, read(manifest), tombstones, seen_before=seen_before)
@@ -115,7 +115,7 @@ def ingest_changes(
             *redriven(source),
         ),
         pin=lambda: _pinned(lake, entity, parts.stores),
-        decides=lambda: {**that_decide(settings, "decoding"), "policies": policies_of(entity)},
+        decides=lambda: {**that_decide(settings, "decoding"), **declaration_of(entity)},
         leased=(turn_of(entity.changeset),),
         enters=(QUARANTINE.name,),
         describe=lambda work: {

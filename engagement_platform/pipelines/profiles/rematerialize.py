@@ -29,7 +29,7 @@ from engagement_platform.lake.overwrite import (
 )
 from engagement_platform.pipelines.parts import Parts, tune_for
 from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
-from engagement_platform.pipelines.profiles.entity import Entity, policies_of, under_policies, version_of
+from engagement_platform.pipelines.profiles.entity import Entity, declaration_of, under_declaration, version_of
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot, transaction
 from engagement_platform.pipelines.profiles.view import folded_changes, view
 from engagement_platform.pipelines.rematerialization import Choice, Strategy, choose
@@ -169,7 +169,7 @@ def rematerialize(
         )
 
     def prepare(manifest: Manifest) -> Rematerialization:
-        own, entity = as_pinned(settings, manifest), under_policies(declared, manifest.settings.get("policies"))
+        own, entity = as_pinned(settings, manifest), under_declaration(declared, manifest.settings)
         changeset, base = (manifest.table_versions[table.name] for table in (entity.changeset, entity.base))
         pinned = snapshot(lake.root, entity, changeset_version=changeset, base_version=base)
         # A batch may have landed between the watermark and the versions that were pinned.
@@ -192,7 +192,7 @@ def rematerialize(
         pin=lambda: {table.name: lake.version(table) for table in (entity.changeset, entity.base)},
         decides=lambda: {
             **that_decide(settings, rematerialize=("method", "tombstone_retention")),
-            "policies": policies_of(entity),
+            **declaration_of(entity),
         },
         # Of the changeset too: OPTIMIZE of a batch that is about to leave would be one of the two that fail.
         leased=(entity.base.name, entity.changeset.name),

@@ -8,7 +8,8 @@ import json
 import pkgutil
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from engagement_platform import lake as lakes
 from engagement_platform import maintenance, pii, pipelines
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
+from engagement_platform.lake.optimize import configured
 from engagement_platform.maintenance.importing.files import ImportRefused, Source, find
 from engagement_platform.maintenance.importing.job import (
     APPENDED,
@@ -31,7 +33,7 @@ from engagement_platform.maintenance.importing.job import (
     ImportDiffers,
     import_into,
 )
-from engagement_platform.maintenance.importing.rows import inferred
+from engagement_platform.maintenance.importing.rows import REASON, STRICT, VALUE, declared, inferred, read
 from engagement_platform.pipelines.kafka_tables.tables import OURS
 from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.settings import Settings
@@ -171,6 +173,95 @@ def test_columns_are_the_narrowest_that_hold_all_and_come_back_as_they_were_prin
     assert rows[2]["at"] == datetime.fromisoformat("2026-11-01T23:30:00+00:00")
     assert [rows[n]["what"] for n in (1, 2)] == ["x", "5"]
     assert [rows[n]["more"] for n in (1, 2, 3)] == [None, {"a": 1, "b": None}, {"a": None, "b": [True]}]
+
+
+WHOLE: dict[str, tuple[str, ...]] = {
+    "bigint": ("9007199254740993", " -14 ", "0"),
+    "double": ("0.30000000000000004", "-1.5E-3", "9007199254740992", "1e300", "NaN"),
+    "float": ("0.1", "16777216"),
+    "decimal(10,2)": ("1.50", "-12345678.9", "1.5e3", "0.250"),
+    "date": ("2026-11-01", "2026-11-01 00:00:00"),
+    "timestamp": ("2026-11-01T01:02:03.123456000Z", "2026-11-01"),
+    "array<decimal(20,2)>": ("[1.5, null, 12345678901234567.25]",),
+    "struct<at:date,more:map<string,bigint>>": ('{"at": "2026-11-01", "more": {"n": 9007199254740993}}',),
+}
+"""Type -> texts that it holds whole."""
+LOST: dict[str, tuple[str, ...]] = {
+    "bigint": ("1.0", "1.9", "007", "+14", "9223372036854775808"),
+    "double": ("9007199254740993", "1.234567890123456789", "1e400", "1e-400", "12d", "0012"),
+    "float": ("16777217", "0.12345678901"),
+    "decimal(10,2)": ("1.005", "123456789.5", "1.5e-3", "01.5"),
+    "date": ("2026-11-01T23:30:00", "2026-11-01 junk", "2026-11-01T00:00:00+02:00"),
+    "timestamp": ("2026-11-01T01:02:03.1234567Z", "12:30:00"),
+    "array<decimal(20,2)>": ("[12345678901234567.251]", '["1.5", {}]'),
+    "struct<at:date,more:map<string,bigint>>": ('{"at": "2026-11-01T10:00:00"}', '{"more": {"n": 1.5}}'),
+}
+"""Type -> texts of which a cast would cut, round or guess something, or that it cannot make at all."""
+
+
+def test_what_a_cast_would_change_is_refused_and_the_rest_is_taken(spark: SparkSession, home: Path) -> None:
+    texts = [(kind, text, whole) for whole, of in ((True, WHOLE), (False, LOST)) for kind in of for text in of[kind]]
+    columns = {f"c{number}": kind for number, (kind, _, _) in enumerate(texts)}
+    lines = [json.dumps({f"c{number}": text}) for number, (_, text, _) in enumerate(texts)]
+    written(home / "store", "a.jsonl", "\n".join(lines).encode())
+    source = find(str(home / "store"))
+    (home / "columns.json").write_text(json.dumps(columns))
+    with configured(spark, STRICT):
+        rows = read(spark, source, declared(home / "columns.json", source)).collect()
+    assert len(rows) == len(texts)
+    refused = {bytes(row[VALUE]).decode(): row[REASON] for row in rows if row[REASON] is not None}
+    expected = {
+        line: f"c{number} is no {kind}"
+        for number, (line, (kind, _, whole)) in enumerate(zip(lines, texts, strict=True))
+        if not whole
+    }
+    assert refused == expected
+    taken = [{name: row[name] for name in columns if row[name] is not None} for row in rows if row[REASON] is None]
+    assert sorted(name for row in taken for name in row) == sorted(
+        f"c{number}" for number, (_, _, whole) in enumerate(texts) if whole
+    )
+    [numbers] = (value for row in taken for value in row.values() if isinstance(value, list))
+    assert numbers == [Decimal("1.5"), None, Decimal("12345678901234567.25")]
+
+
+def test_numbers_of_json_keep_all_their_digits_or_go_to_quarantine(home: Path) -> None:
+    """One file has fractions, so the column is a double, which does not hold the other's last number."""
+    written(home / "store", "a.jsonl", b'{"id": 0.5, "price": 1}\n{"id": 2, "price": 12345678901234567.25}\n')
+    written(home / "store", "b.jsonl", b'{"id": 9007199254740993, "price": 2}\n')
+    (home / "columns.json").write_text('{"id": "double", "price": "decimal(20,2)"}')
+    called("store", "old/ids", "--schema", "columns.json")
+    rows = {(one["id"], one["price"]) for one in rows_in(home / "home/lake/old/ids")}
+    assert rows == {(0.5, Decimal(1)), (2.0, Decimal("12345678901234567.25"))}
+    [refused] = quarantined(home)
+    assert (refused["value"], refused["reason"]) == (b'{"id": 9007199254740993, "price": 2}', "id is no double")
+
+
+def test_columns_of_csv_without_a_name_have_their_place_and_two_of_one_name_are_refused(home: Path) -> None:
+    written(home / "store", "a.csv", b"id,,name,\n1,x,Ann,y\n")
+    assert json.loads(called("store", "old/blank", "--show").stdout) == {
+        "id": "bigint", "_c1": "string", "name": "string", "_c3": "string",
+    }  # fmt: skip
+    imported("store", "old/blank", "--yes")
+    assert rows_in(home / "home/lake/old/blank") == [{"id": 1, "_c1": "x", "name": "Ann", "_c3": "y"}]
+    for header in (b"id,name,id", b"id,name,ID"):
+        written(home / "other", "a.csv", header + b"\n1,Ann,2\n")
+        refused = called("other", "old/twice", "--yes").exception
+        assert isinstance(refused, ImportRefused)
+        assert "a column twice" in str(refused)
+
+
+def test_a_column_that_a_file_spells_in_another_case_is_found(home: Path) -> None:
+    written(home / "store", "a.csv", b"ID,name\n1,Ann\n")
+    pq.write_table(pa.table({"Id": [2], "NAME": ["Bo"]}), home / "store" / "b.parquet")
+    (home / "columns.json").write_text('{"id": "long", "Name": "string"}')
+    imported("store", "old/cases", "--schema", "columns.json")
+    assert {(one["id"], one["Name"]) for one in rows_in(home / "home/lake/old/cases")} == {(1, "Ann"), (2, "Bo")}
+
+
+def test_a_folder_above_the_source_is_no_column_of_its_rows(home: Path) -> None:
+    written(home, "day=2020-01-01/store/day=2026-11-01/a.csv", b"id\n1\n")
+    imported("day=2020-01-01/store", "old/days", "--yes")
+    assert rows_in(home / "home/lake/old/days") == [{"id": 1, "day": date(2026, 11, 1)}]
 
 
 def groups_of_its_own() -> set[str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from engagement_platform.lake.engagement import QUARANTINE
+from engagement_platform.pipelines.profiles.entity import Attribute
 from engagement_platform.settings import DecodingSettings
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
@@ -104,3 +105,19 @@ def test_a_change_that_a_batch_accepts_is_accepted_by_its_resume_whatever_the_po
     world.produce([json.dumps(unknown).encode()])
     (new,) = strict.ingest()
     assert new.counts["quarantined"] == 1, "a new batch goes by the policies of today"
+
+
+def test_a_batch_is_finished_as_it_was_begun_where_an_attribute_was_declared_meanwhile(make_world: MakeWorld) -> None:
+    """What it refused is in quarantine already; under the new declaration one more change would be refused."""
+    world = make_world()
+    world.send([Said("a", 1, "INSERT", {"name": "Ann", "size": "large"})])
+    world.produce([b"{"])
+    with pytest.raises(Crash):
+        world.ingest(crash_at("changeset.append:before"))
+    wider = world.declaring(Attribute("size", "long", "How large."))
+    (resumed,) = wider.ingest()
+    assert (resumed.replayed, resumed.counts["landed"], resumed.counts["quarantined"]) == (True, 1, 1)
+    wider.send([Said("a", 2, "UPDATE", {"size": 7})])
+    wider.ingest()
+    assert wider.seen_by_rules() == [("a", 2, "Ann", *[None] * 6, 7)]
+    assert reasons(wider) == [("not_json", 1)]

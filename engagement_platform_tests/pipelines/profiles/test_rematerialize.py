@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
+from engagement_platform.pipelines.profiles.entity import Attribute
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.pipelines.profiles.view import view
 from engagement_platform.settings import MergeOnReadSettings, RematerializeMethod, RematerializeSettings
@@ -90,6 +91,29 @@ def test_readers_see_the_same_after_each_commit_of_a_move_to_the_base(make_world
 def test_readers_see_the_same_at_whatever_point_it_ends(make_world: MakeWorld, method: RematerializeMethod) -> None:
     world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method))
     assert_crashes_change_nothing(world, list(POINTS))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_move_is_finished_where_an_attribute_was_declared_meanwhile(
+    make_world: MakeWorld, method: RematerializeMethod
+) -> None:
+    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method=method))
+    first, second = side_by_side(4, world.entity, 20, 2)
+    world.send(first)
+    world.ingest()
+    world.move()
+    world.send(second)
+    world.ingest()
+    with pytest.raises(Crash):
+        world.move(crash_at("base.write:before"))
+    wider = world.declaring(Attribute("size", "long", "How large."))
+    (resumed,) = wider.move()
+    assert (resumed.replayed, wider.snapshot.pending) == (True, {})
+    assert wider.seen_by_rules() == [(*row, None) for row in world.expected()]
+    wider.send([Said("new", 1, "INSERT", {"size": 7})])
+    wider.ingest()
+    wider.move()
+    assert ("new", 1, *[None] * 5, 7) in wider.seen_by_rules()
 
 
 def assert_readers_see_no_difference_while_it_runs(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,7 @@ from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.parts import Parts
-from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.entity import Attribute, Entity
 from engagement_platform.pipelines.profiles.job import ingest_changes
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
@@ -82,6 +83,15 @@ class World:
     @property
     def snapshot(self) -> Snapshot:
         return snapshot(self.lake.root, self.entity)
+
+    def declaring(self, attribute: Attribute) -> World:
+        """The same lake, stores and topic, with one more attribute."""
+        entity = replace(self.entity, attributes=(*self.entity.attributes, attribute))
+        wider = copy.copy(self)
+        for made in ("settings", "lake"):
+            wider.__dict__.pop(made, None)
+        wider.entity, wider.layout = entity, self.layout.model_copy(update={"evolve": True})
+        return wider
 
     def ingestion(self, observe: Observer = ignore) -> MicroBatchJob[Any]:
         source = KafkaSource(self.topic, self.settings.kafka)
