@@ -147,6 +147,16 @@ class Lake:
             if key.startswith(_ADDED)
         }
 
+    def refuse_undeclared(self, *tables: Table) -> None:
+        """Raise ContractBroken where a table has columns by now that this process does not know.
+
+        It would leave them null in what it writes, and in a base that it writes anew.
+        """
+        for table in tables:
+            found = log.describe(self.uri(table))
+            if found is not None and (unknown := [name for name in found.columns if name not in table.column_names]):
+                raise ContractBroken(table.name, [f"column {name} is not declared" for name in unknown])
+
     def read(self, table: Table, version: int | None = None, *, skips: bool = False) -> DataFrame:
         """All rows, as of a version or now. skips: predicates may follow by which Delta skips files.
 

@@ -95,12 +95,16 @@ def ingest_stream(
         own, pinned = parts.lake_for(manifest, source), under_declaration(stream, manifest.settings)
         return open_batch(own, pinned, manifest, read(manifest), tombstones)
 
+    def pin() -> dict[str, int]:
+        lake.refuse_undeclared(table)
+        return {table.name: lake.version(table), quarantine.name: lake.version(quarantine), turn_of(table): 0}
+
     return parts.job(
         name or stream.job,
         source,
         prepare,
         (Step("tables", write_tables, ("quarantine", "table"), in_order=False), *redriven(source)),
-        pin=lambda: {table.name: lake.version(table), quarantine.name: lake.version(quarantine), turn_of(table): 0},
+        pin=pin,
         decides=lambda: {**that_decide(settings, "decoding"), **declaration_of(stream)},
         leased=(turn_of(table),),
         describe=StreamBatch.describe,

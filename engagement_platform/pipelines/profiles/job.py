@@ -203,6 +203,7 @@ def _pinned(lake: Lake, entity: Entity, stores: Stores) -> Mapping[str, int]:
     The number is greater than any in the changeset or below the base's watermark, also when a reset, or new stores,
     count the batches of the job from 0 again; else the view would take a new batch for a merged one.
     """
+    lake.refuse_undeclared(entity.changeset)
     last = stores.checkpoints.latest(entity.ingest_job)
     found = snapshot(lake.root, entity)
     number = max(found.latest + 1, last.manifest.batch_id + 1 if last else 0)

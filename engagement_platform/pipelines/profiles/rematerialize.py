@@ -179,6 +179,12 @@ def rematerialize(
         tune_for(lake, rows + taken.pending_rows)
         return Rematerialization(lake.under(own), entity, manifest, choice, taken)
 
+    def pin() -> dict[str, int]:
+        # A process of before a column was added may live for long.
+        lake.refuse_undeclared(entity.changeset, entity.base)
+        # The changeset first, for the reason that `snapshot` gives.
+        return {table.name: lake.version(table) for table in (entity.changeset, entity.base)}
+
     return parts.job(
         entity.rematerialize_job,
         PendingSource(lake.root, entity),
@@ -188,8 +194,7 @@ def rematerialize(
             Step("changeset", clear_changeset, ("delete",)),
             Step("tombstones", remove_tombstones, ("delete",)),
         ),
-        # The changeset first, for the reason that `snapshot` gives.
-        pin=lambda: {table.name: lake.version(table) for table in (entity.changeset, entity.base)},
+        pin=pin,
         decides=lambda: {
             **that_decide(settings, rematerialize=("method", "tombstone_retention")),
             **declaration_of(entity),

@@ -8,8 +8,10 @@ from datetime import timedelta
 import pytest
 from deltalake import DeltaTable
 
+from engagement_platform.engine.drain import drain
 from engagement_platform.engine.model import JobState
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake.contract import ContractBroken
 from engagement_platform.pipelines.profiles.entity import Attribute
 from engagement_platform.pipelines.profiles.snapshot import Snapshot, snapshot
 from engagement_platform.pipelines.profiles.view import view
@@ -20,7 +22,7 @@ from engagement_platform_tests.matrix import spread
 from engagement_platform_tests.pipelines.profiles.conftest import MakeWorld
 from engagement_platform_tests.pipelines.profiles.histories import DEVICE, PROFILE, seen_by_rules, side_by_side
 from engagement_platform_tests.pipelines.profiles.oracle import Row, Said
-from engagement_platform_tests.pipelines.profiles.world import World
+from engagement_platform_tests.pipelines.profiles.world import AT_ONCE, World
 
 pytestmark = [pytest.mark.broker, pytest.mark.crash]
 
@@ -112,6 +114,21 @@ def test_a_move_is_finished_where_an_attribute_was_declared_meanwhile(
     assert wider.seen_by_rules() == [(*row, None) for row in world.expected()]
     wider.send([Said("new", 1, "INSERT", {"size": 7})])
     wider.ingest()
+    wider.move()
+    assert ("new", 1, *[None] * 5, 7) in wider.seen_by_rules()
+
+
+def test_a_process_that_does_not_know_a_column_by_now_moves_nothing(make_world: MakeWorld) -> None:
+    """It would write the base without the column, and take the changes that carry it out of the changeset."""
+    world = make_world(entity=DEVICE, rematerialize=RematerializeSettings(method="overwrite"))
+    world.send(side_by_side(4, world.entity, 20, 1)[0])
+    world.ingest()
+    job = world.rematerialization()
+    wider = world.declaring(Attribute("size", "long", "How large."))
+    wider.send([Said("new", 1, "INSERT", {"size": 7})])
+    wider.ingest()
+    with pytest.raises(ContractBroken, match="column size is not declared"):
+        list(drain(job, AT_ONCE))
     wider.move()
     assert ("new", 1, *[None] * 5, 7) in wider.seen_by_rules()
 
