@@ -17,7 +17,7 @@ from engagement_platform.lake import log, scan
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import ALIAS, CHANGESET, MUTATION_REQUEST
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW, ROW, STATE
-from engagement_platform.pipelines.mutations.concerned import of_rows
+from engagement_platform.pipelines.mutations.concerned import of_edges_since, of_rows
 from engagement_platform.pipelines.mutations.identity import Identities, identities_of
 from engagement_platform.pipelines.mutations.rules import current_rows
 from engagement_platform.pipelines.snapshot import DATA, Snapshot, snapshot
@@ -123,24 +123,33 @@ class CurrentRows:
 
 
 class _Moves:
-    """Edges that the Data Table does not have yet; of the organizations that have some, all edges."""
+    """Edges that the Data Table does not have yet, with those that share persons with them: rows that none of these
+    reaches are right in the Data Table."""
 
     def __init__(self, of: CurrentRows, where: Where) -> None:
         where = {name: values for name, values in where.items() if name == "organization_id"}
         late = of._pending(ALIAS, ("organization_id",), where)
-        self._organizations = pa.array(sorted(set(late["organization_id"].to_pylist())), pa.string())
-        edges = _each(of.edges(self._organizations.to_pylist())) if len(self._organizations) else ()
-        self._identities = Identities(edge for name, state in edges for edge in Requests.edges_of(name, state))
+        organizations = sorted(set(late["organization_id"].to_pylist()))
+        edges = _each(of.edges(organizations)) if organizations else ()
+        states = [(name, of_edges_since(state, of.at.watermark + 1)) for name, state in edges]
+        self._identities = Identities(edge for name, state in states for edge in Requests.edges_of(name, state))
+        self._persons, self._engagements = self._identities.starts(), self._identities.erased_engagements()
 
     def applied(self, rows: pa.Table) -> pa.Table:
         """Rows of the Data Table that only edges may change, under the identity of now; without those deleted."""
         rows = rows.filter(pc.is_valid(rows["source_person_id"]))
         rows = rows.cast(pa.schema([ROW.field(name) for name in rows.column_names]))
-        if rows.num_rows and len(self._organizations):
-            moves = pc.is_in(rows["organization_id"], self._organizations)
-            now = pc.if_else(moves, identities_of(rows, self._identities), rows["person_id"])
+        if rows.num_rows and (self._persons or self._engagements):
+            reached, before = self._reached(rows), one_chunk(rows["person_id"])
+            now = pc.replace_with_mask(before, reached, identities_of(rows.filter(reached), self._identities))
             rows = rows.set_column(rows.column_names.index("person_id"), rows.schema.field("person_id"), now)
         return rows.filter(pc.is_valid(rows["person_id"]))
+
+    def _reached(self, rows: pa.Table) -> pa.BooleanArray:
+        columns = (rows[name].to_pylist() for name in ("organization_id", "source_person_id", "engagement_id"))
+        each = zip(*columns, strict=True)
+        persons, engagements = self._persons, self._engagements
+        return pa.array([(of, who) in persons or (of, what) in engagements for of, who, what in each], pa.bool_())
 
 
 def _fields(kind: str) -> list[str]:

@@ -166,7 +166,7 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
     Elsewhere(
         "ingest_server/test_delivery.py::test_after_a_stop_firehose_gets_only_what_it_has_not_got",
         _DELIVERY,
-        ("ingest_server.sinks.FirehoseSink._send", "ingest_server.sinks.FirehoseSink.put"),
+        ("ingest_server.sinks.FirehoseSink._send", "ingest_server.sinks.FirehoseSink._note"),
     ),
     Elsewhere(
         "ingest_server/test_spool.py::test_after_a_crash_what_was_acknowledged_is_there_and_a_torn_commit_is_not",
@@ -277,6 +277,7 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
             "pii.keys.Keyring.forget_former",
             "pii.keys.Keyring.rotate",
             "pii.master.LocalMaster._write",
+            "pii.master.LocalMaster.forget_former",
         ),
     ),
     Elsewhere(
