@@ -135,7 +135,7 @@ def local_modes(settings: Settings) -> dict[str, str]:
 
     Hadoop gives what it makes on a local disk modes of its own, by default 644 and 755, whatever the umask is.
     """
-    inside = Path(settings.lake).is_relative_to(settings.home.expanduser().absolute())
+    inside = Path(settings.lake).is_relative_to(settings.home.expanduser().resolve())
     return {"spark.hadoop.fs.permissions.umask-mode": "077"} if inside else {}
 
 

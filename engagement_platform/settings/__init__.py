@@ -119,9 +119,12 @@ class Settings(Section, BaseSettings):
 
     @property
     def lake(self) -> str:
-        """Root of the Delta tables without a trailing slash: an absolute path or a URI with a scheme."""
+        """Root of the Delta tables without a trailing slash: a URI with a scheme, or an absolute path.
+
+        Without symbolic links, since locks and cursors go by it.
+        """
         uri = self.lake_uri or str(self.home / "lake")
-        return (uri if "://" in uri else str(Path(uri).expanduser().absolute())).rstrip("/")
+        return (uri if "://" in uri else str(Path(uri).expanduser().resolve())).rstrip("/")
 
     @property
     def store_url(self) -> str:

@@ -210,13 +210,12 @@ def _without_dots(uri: str) -> str:
 def _name_of(folder: str, settings: Settings) -> str | None:
     """The name of the lake's table that is in a folder; None: it is none of the lake's.
 
-    folder: without symbolic links. The lake may be reached through some, and so may a group or a table of it.
+    folder: without symbolic links. A group or a table of the lake may be one.
     """
     if "://" in settings.lake:
         return None
-    root = os.path.realpath(settings.lake)
-    if folder.startswith(f"{root}/"):
-        return folder.removeprefix(f"{root}/")
+    if folder.startswith(f"{settings.lake}/"):
+        return folder.removeprefix(f"{settings.lake}/")
     return next((name for name in names(settings) if os.path.realpath(f"{settings.lake}/{name}") == folder), None)
 
 

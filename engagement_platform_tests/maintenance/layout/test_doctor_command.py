@@ -146,7 +146,7 @@ def test_a_table_of_the_lake_goes_by_its_name_however_its_path_is_spelled(
     monkeypatch.chdir(lake / "game")
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_LAKE_URI", str(tmp_path / root))
     found = target(Settings(), spelled.format(lake=lake, link=tmp_path / "link"))
-    assert found == Target("engagement/data", f"{tmp_path / root}/engagement/data")
+    assert found == Target("engagement/data", f"{lake}/engagement/data")
 
 
 def test_a_table_of_the_lake_that_lies_elsewhere_goes_by_its_name_and_any_other_by_one_path(
