@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -18,6 +19,7 @@ from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import Callbacks, MicroBatchJob, Step, Stores
 from engagement_platform.engine.model import Counts, JobState, Limits, Manifest
 from engagement_platform.engine.stores import CheckpointStore
+from engagement_platform.engine.table_logs import NotResumable
 from engagement_platform.lake import log
 from engagement_platform.lake.fencing import LakeFencing, targets
 from engagement_platform.lake.lake import Lake
@@ -52,6 +54,8 @@ _DECIDING = ("max_lateness", "max_ahead", "duplicate_window")
 RECOUNT = "recount-live-ops"
 """Stands for a job where figures are counted from tables."""
 LINES = "lines"
+DECLARED = "types"
+"""In the settings of a manifest: a digest of how the types of events are declared."""
 TABLES = "tables"
 """The process that writes."""
 ROWS_OF = "rows/"
@@ -218,7 +222,15 @@ def game_events(
 
         figures = (Step("figures", partial(count_figures, store, left_before, landed)),)
 
+    declared = sha256("".join(one.model_dump_json() for one in feed.types.values()).encode()).hexdigest()[:32]
+
     def prepare(manifest: Manifest) -> GameBatch:
+        if manifest.settings.get(DECLARED, declared) != declared and is_half_written(stores, manifest):
+            raise NotResumable(
+                manifest,
+                "events of it have landed, and their types are declared otherwise now than when it began, so the rest "
+                "could be other events (the declarations of then can finish it)",
+            )
         last, lines = stores.checkpoints.latest(name), stores.metadata.get(name).get(LINES)
         if last is not None and last.attempts > 1 and (lines is None or lines.batch_id != manifest.batch_id):
             # Nothing is written, and an attempt ended before it had read all: perhaps it is more than fits.
@@ -234,7 +246,7 @@ def game_events(
         stores=stores,
         limits=Limits(settings.games.max_objects, settings.batch.max_bytes, counted_by="objects"),
         pin=lambda: {table.name: lake.version(table) for table in tables},
-        decides=lambda: that_decide(settings, "decoding", games=_DECIDING),
+        decides=lambda: {**that_decide(settings, "decoding", games=_DECIDING), DECLARED: declared},
         # One lease stands for all of them: a replay beside new batches would not see what those are landing.
         leased=(feed.quarantine.name,),
         lease_wait=settings.stores.lease_wait,
@@ -242,6 +254,15 @@ def game_events(
         fencing=LakeFencing(lake, targets({f"{TABLES}/{commit}": table for commit, table in commits.items()})),
         callbacks=callbacks,
     )
+
+
+def is_half_written(stores: Stores, manifest: Manifest) -> bool:
+    """Whether a table has rows of a batch, and others may have yet to get theirs. Reads the tables' logs."""
+    written = stores.metadata.get(manifest.job).get(TABLES)
+    if written is not None and written.batch_id == manifest.batch_id:
+        return False
+    there = ((each.app_id, each.batch_id) for each in stores.tables.held(manifest.job))
+    return (manifest.app_id, manifest.batch_id) in there
 
 
 def open_batch(lake: Lake, manifest: Manifest, feed: Feed, objects: BatchObjects, tombstones: Tombstones) -> GameBatch:

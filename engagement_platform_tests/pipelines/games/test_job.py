@@ -15,6 +15,7 @@ from engagement_platform.cli import app
 from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.job import BatchReport, BooksDoNotBalance
 from engagement_platform.engine.model import JobState
+from engagement_platform.engine.table_logs import NotResumable
 from engagement_platform.erasing.places import game_places
 from engagement_platform.lake import log
 from engagement_platform.pii.erasure import erase, subject
@@ -296,6 +297,27 @@ def test_an_event_whose_type_is_declared_later_lands_by_a_replay(
     assert again.counts["landed"] == 1
     rows = DeltaTable(f"{small.settings.lake}/game/level_skip").to_pyarrow_table().to_pylist()
     assert [(row["event_id"], row["level_id"]) for row in rows] == [("s1", "7")]
+
+
+@pytest.mark.parametrize("point", ["lines:recorded", "tables.login:after", "tables:recorded"])
+def test_a_batch_that_is_half_written_is_not_finished_under_other_declarations(
+    small: World, tmp_path_factory: pytest.TempPathFactory, point: str
+) -> None:
+    """A line that has landed could be refused by now, and stand in both places."""
+    small.put("events/a.json.gz", [sent(small.types["login"], "a"), sent(small.types["purchase"], "b")])
+    with pytest.raises(Crash):
+        small.run(crash_at(point))
+    before, own = small.types, tmp_path_factory.mktemp("declarations")
+    (own / "level_skip.toml").write_text(
+        'description = "A player skipped a level."\n[fields]\nlevel_id = { type = "string", comment = "Which." }\n'
+    )
+    small.types = registry(own)
+    if point == "tables.login:after":
+        with pytest.raises(NotResumable, match="declared otherwise now"):
+            small.run()
+        small.types = before
+    small.run()
+    assert [len(small.rows(name)) for name in ("login", "purchase", "quarantine")] == [1, 1, 0]
 
 
 def test_a_replay_after_an_erasure_drops_the_players_lines_and_counts_them(small: World) -> None:
