@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake.arrow import plain_rows
 
 _BLOCK_BYTES = 65_536
+_OURS = re.compile(r"(?:changes-\d{12,}-\d{9,}|snapshot-\d{12,}-\d{6,})\.parquet")
+"""What `ParquetFiles` calls its files; others in the folder are not touched."""
 
 
 class OutputFailed(PlatformError):
@@ -126,7 +129,7 @@ class ParquetFiles:
         self._write(rows, f"changes-{begin.version + 1:012}-{begin.rows:09}.parquet")
 
     def replace(self, snapshot: Snapshot) -> int:
-        """Files called snapshot-…; all changes before them are removed. Returns how many rows. Raises OutputFailed."""
+        """Files called snapshot-…; what it wrote before them is removed. Returns how many rows. Raises OutputFailed."""
         written, count = set[str](), 0
         for number, rows in enumerate(snapshot):
             name = f"snapshot-{snapshot.position.version:012}-{number:06}.parquet"
@@ -135,7 +138,7 @@ class ParquetFiles:
             count += rows.num_rows
         with _writing(self._folder):
             for path in self._folder.glob("*.parquet"):
-                if path.name not in written:
+                if path.name not in written and _OURS.fullmatch(path.name):
                     path.unlink()
         return count
 

@@ -91,6 +91,24 @@ def test_a_batch_is_a_file_that_replaces_itself_when_it_comes_again(lake: PlainL
     assert pq.read_table(folder).num_rows == 2
 
 
+def test_a_snapshot_takes_the_place_of_what_the_reader_wrote_and_of_no_other_file(
+    lake: PlainLake, tmp_path: Path
+) -> None:
+    folder = tmp_path / "changes"
+    folder.mkdir()
+    others = ["changes-2025.parquet", "sales.parquet", "snapshot-of-may.parquet"]
+    for name in others:
+        pq.write_table(pa.table({"id": [1]}), folder / name)
+    words = ("--format", "parquet", "--out", str(folder))
+    consumed(*words)
+    for new in ("e3", "e4"):
+        land(lake, new)
+        consumed(*words, "--resnapshot")
+    left = {path.name for path in folder.iterdir()}
+    assert left.issuperset(others)
+    assert {name[:21] for name in left.difference(others)} == {"snapshot-000000000003"}
+
+
 def test_lines_that_were_written_before_the_cursor_moved_come_again_and_none_is_missing(
     lake: PlainLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
