@@ -21,6 +21,8 @@ import pyarrow as pa
 import typer
 
 from engagement_platform.consumers import Changes, Position, TooFarBehind
+from engagement_platform.lake import log
+from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.settings import Settings
 
 MAX_ROWS = 100_000
@@ -36,17 +38,22 @@ DAYS = "SELECT engagement_date, count(*) FROM engagement GROUP BY ALL ORDER BY e
 
 
 def refresh(settings: Settings, path: Path, *, name: str = "replica", max_rows: int = MAX_ROWS) -> bool:
-    """Bring the file up to now; whether all of its rows were replaced: it is new, too old, or a copy was put back.
+    """Bring the file up to now; whether all of its rows were replaced: it is new, too old, of another lake, or a copy
+    was put back.
 
     name: of the consumer; each file needs its own. Raises ConsumerRefused, CursorMoved, StoresUnavailable.
     """
     changes = Changes(settings.lake, name=name, start="now", max_rows=max_rows, store_url=settings.store_url)
     with duckdb.connect(str(path)) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS position (version BIGINT, rows BIGINT)")
-        found = connection.execute("SELECT version, rows FROM position").fetchone()
-        if found is not None and Position(*found) >= changes.committed:
+        connection.execute("CREATE TABLE IF NOT EXISTS position (version BIGINT, rows BIGINT, table_id VARCHAR)")
+        # A file that was made before there was one.
+        connection.execute("ALTER TABLE position ADD COLUMN IF NOT EXISTS table_id VARCHAR")
+        found = connection.execute("SELECT version, rows, table_id FROM position").fetchone()
+        reached = None if found is None else Position(*found)
+        now = log.table_id(NOTIFICATION.uri(changes.root))
+        if reached is not None and reached.table_id == now and reached >= changes.committed:
             try:
-                _follow(connection, changes, Position(*found))
+                _follow(connection, changes, reached)
             except TooFarBehind:
                 typer.echo("Changes since the last refresh are no longer kept; all rows are replaced.", err=True)
             else:
@@ -87,7 +94,7 @@ def _put(connection: duckdb.DuckDBPyConnection, some: Iterable[pa.Table], positi
         connection.register("rows", rows)
         connection.execute("INSERT INTO engagement BY NAME SELECT * FROM rows")
     connection.execute("DELETE FROM position")
-    connection.execute("INSERT INTO position VALUES (?, ?)", [position.version, position.rows])
+    connection.execute("INSERT INTO position VALUES (?, ?, ?)", [position.version, position.rows, position.table_id])
     connection.execute("COMMIT")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position
+from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position, TooFarBehind
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import OPENED, Column, Found, Mode, Table
 from engagement_platform.lake.engagement import NOTIFICATION
@@ -34,8 +34,8 @@ class Appends(CursorReader[Appended]):
     """Rows that were added to a table since a consumer committed last. Iterate, keep each batch, then `commit()`.
 
     table: such as `shop/click`; append-only. name: of the consumer, unique among those of the table. The other
-    parameters are those of `Changes`. A restore of the table, and an erasure that takes rows out of it, end with
-    TooFarBehind: the rows have been handed out.
+    parameters are those of `Changes`. A restore of the table ends with TooFarBehind once it is reached; an erasure that
+    takes rows out of it does at once, since former files still have them.
 
     After a crash everything since the last commit comes once more; nothing is skipped. VACUUM keeps what a consumer has
     yet to read. Raises ConsumerRefused, StoresUnavailable.
@@ -55,6 +55,13 @@ class Appends(CursorReader[Appended]):
             self._table = _named(self.table, found)
             self._columns = self._table.column_names
         return unread
+
+    def _stretch(self, through: int) -> tuple[pa.Table, Position]:
+        """As of every reader. Raises TooFarBehind also where an erasure is in what was not read yet."""
+        if (version := self._erasure_ahead(through)) is not None:
+            why = f"an erasure took rows away in version {version}, and what is before it may have them"
+            raise TooFarBehind(self.name, self._position, why, self._table.name)
+        return super()._stretch(through)
 
     def _batch(self, rows: pa.Table, position: Position) -> Appended:
         return Appended(rows, position)

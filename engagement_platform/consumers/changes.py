@@ -10,13 +10,15 @@ import pyarrow.compute as pc
 
 from engagement_platform.consumers.current_rows import KEY, CurrentRows, keys_of, schema_of_rows
 from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position
-from engagement_platform.lake import log
+from engagement_platform.lake import log, scan
 from engagement_platform.lake.added_rows import BEFORE_ALL
 from engagement_platform.lake.engagement import NOTIFICATION
 from engagement_platform.pipelines.engagements.schema import CURRENT_ROW
 
 READ = (*KEY, "engagement_date", "change_type", "previous_person_id", "batch_sequence")
 """Columns of notifications that consumers need."""
+
+_ID = "notification_id"
 
 _FIRST = pc.ScalarAggregateOptions(skip_nulls=False, min_count=0)
 
@@ -114,8 +116,31 @@ class Changes(CursorReader[Batch]):
                 "--until-idle`.",
             )
         self._position = Position(BEFORE_ALL if newest is None else newest, table_id=log.table_id(self._uri))
+        self._looked_at = self._erased_at = BEFORE_ALL
         self._delivered = True
         return Snapshot(self._position, current, self._shown, self.organizations)
+
+    def _stretch(self, through: int) -> tuple[pa.Table, Position]:
+        """As of every reader; what an erasure has changed meanwhile is as it left it."""
+        erased = self._erasure_ahead(through) is not None
+        self._columns = (*READ, _ID) if erased else READ
+        rows, position = super()._stretch(through)
+        return self._as_erasures_left(rows) if erased else rows, position
+
+    def _as_erasures_left(self, rows: pa.Table) -> pa.Table:
+        """Notifications with the previous_person_id that they have now: files of former versions name the erased."""
+        if not rows.num_rows:
+            return rows
+        bounds = pc.min_max(rows["batch_sequence"]).as_py()
+        found = scan.find(
+            log.open_version(self._uri),
+            (_ID, "previous_person_id"),
+            {_ID: rows[_ID].to_pylist()},
+            {"batch_sequence": (bounds["min"], bounds["max"])},
+        )
+        now = dict(zip(found[_ID].to_pylist(), found["previous_person_id"].to_pylist(), strict=True))
+        previous = pa.array([now.get(each) for each in rows[_ID].to_pylist()], pa.string())
+        return rows.set_column(rows.column_names.index("previous_person_id"), "previous_person_id", previous)
 
     def _batch(self, rows: pa.Table, position: Position) -> Batch:
         """What a stretch of notifications comes to for each engagement, and the rows as they are now."""

@@ -127,6 +127,8 @@ class CursorReader(Generic[B]):
         """Whether a batch was handed out and not committed."""
         self._is_known = False
         """Whether the table was compared with the one that was read; again when it has something new."""
+        self._looked_at = self._erased_at = BEFORE_ALL
+        """Up to which version erasures were looked for, and the last one."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r}, name={self.name!r})"
@@ -213,6 +215,17 @@ class CursorReader(Generic[B]):
             parts.append(rows)
             position, left = after, left - rows.num_rows
         return pa.concat_tables(parts), position
+
+    def _erasure_ahead(self, through: int) -> int | None:
+        """The last version up to `through` in which an erasure changed the table, where it was not read yet.
+
+        What it took away still stands in the files of versions before it. Looks at each entry of the log once.
+        """
+        for version in range(max(self._position.version, self._looked_at) + 1, through + 1):
+            if added_rows.erases(self._uri, version):
+                self._erased_at = version
+        self._looked_at = max(self._looked_at, through)
+        return self._erased_at if self._erased_at > self._position.version else None
 
     def _commit_after(self, position: Position, most: int) -> tuple[pa.Table, Position]:
         """At most so many rows of the commit that a position is in or before, and the position after them."""

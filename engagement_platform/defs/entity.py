@@ -35,7 +35,7 @@ from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.jobs import reread, shipped_entity
 from engagement_platform.pipelines.profiles.entity import PROFILE, Entity
-from engagement_platform.pipelines.profiles.point_read import point_read_seconds
+from engagement_platform.pipelines.profiles.point_read import base_read_seconds, point_read_seconds
 from engagement_platform.pipelines.profiles.schedule import Waits, due, pressing
 from engagement_platform.pipelines.profiles.snapshot import Snapshot
 from engagement_platform.settings import Settings
@@ -127,9 +127,11 @@ class EntityParts:
         found, last = state_of(entity, looked.settings), looked.checkpoint(self.moves.job)
         if found is None:
             return None, None
+        # The base first: what a first look at its files costs would else count as time of the changes.
+        of_base = base_read_seconds(looked.settings.lake, entity) if found.pending else None
         seconds = point_read_seconds(looked.settings.lake, entity) if found.pending else None
         ingested = last.manifest.ingestion_ts if last else None
-        return found, Waits(found.pending_rows, len(found.orphans), seconds, ingested)
+        return found, Waits(found.pending_rows, len(found.orphans), seconds, ingested, of_base or 0.0)
 
     def move_request(
         self, instance: dg.DagsterInstance, looked: Waiting, waits: Waits | None, *, by_cadence: bool

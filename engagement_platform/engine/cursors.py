@@ -21,7 +21,7 @@ class CursorMoved(PlatformError):
 
 
 class CheckpointRefused(PlatformError):
-    """A checkpoint folder is another stream's, or not the one that this stream had, or an older copy of it."""
+    """A checkpoint folder is another stream's or topic's, or not the one that this stream had, or an old copy of it."""
 
 
 @dataclass(frozen=True)

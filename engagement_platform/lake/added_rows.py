@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -17,7 +18,7 @@ from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import Table
-from engagement_platform.lake.erased import is_erasure
+from engagement_platform.lake.erased import is_erasure, is_erasure_of_players
 
 BEFORE_ALL = -1
 """The version after which everything is new; Delta's first one is 0."""
@@ -60,7 +61,7 @@ def added(uri: str, version: int) -> list[Added]:
             f"version {version} is needed, but its log {begins} (a longer delta.logRetentionDuration of the table "
             "prevents that)",
         )
-    if any(action["remove"].get("dataChange", True) for action in actions if "remove" in action):
+    if _takes_rows(actions):
         if is_erasure(log.marker_in(actions)):
             # What it writes are rows from before, without those of the erased subject.
             return []
@@ -72,6 +73,21 @@ def added(uri: str, version: int) -> list[Added]:
             records = json.loads(add.get("stats") or "{}").get("numRecords")
             files.append(Added(add["path"], add.get("partitionValues") or {}, records, version))
     return files
+
+
+def erases(uri: str, version: int) -> bool:
+    """Whether an erasure took rows away in a version, or changed them; False where the log no longer has it.
+
+    Cost: one entry of the log.
+    """
+    actions = log.entry(uri, version) or []
+    marker = log.marker_in(actions)
+    return (is_erasure(marker) or is_erasure_of_players(marker)) and _takes_rows(actions)
+
+
+def _takes_rows(actions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a commit removes files for more than to have their rows in others."""
+    return any(action["remove"].get("dataChange", True) for action in actions if "remove" in action)
 
 
 def rows_in(uri: str, file: Added) -> int:

@@ -10,12 +10,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import driver_lease, log
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform.lake.contract import Mode, NotAStreamSource, Table
 from engagement_platform.lake.lake import Lake
+
+
+class StreamFailed(PlatformError):
+    """Spark ended a stream in the middle of a batch."""
+
+    def __init__(self, table: str, checkpoint: str, why: str) -> None:
+        self.table, self.why = table, why
+        super().__init__(
+            f"The stream into {table} failed: {why}. What its finished batches wrote stands, and the next run does "
+            "again what failed: mend the cause, then run it. Where what it has yet to read is gone for good, begin "
+            f"anew: move the checkpoint folder {checkpoint} and the table away, and those of the streams after it, and "
+            "forget each by `engagement-platform consumers --forget-stream`."
+        )
 
 
 @dataclass(frozen=True)
@@ -34,7 +49,7 @@ def drain_stream(frame: DataFrame, table: Table, lake: Lake, checkpoint: str) ->
     """Append all available rows to an existing table, and return once they are there.
 
     frame: streaming, with the table's columns. checkpoint: a folder that is this stream's alone.
-    Raises NotAStreamSource where the table is mutable.
+    Raises NotAStreamSource where the table is mutable, StreamFailed.
     """
     if table.mode is not Mode.APPEND_ONLY:
         raise NotAStreamSource(table)
@@ -44,9 +59,17 @@ def drain_stream(frame: DataFrame, table: Table, lake: Lake, checkpoint: str) ->
         query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start(lake.uri(table))
         try:
             query.awaitTermination()
+        except StreamingQueryException as error:
+            raise StreamFailed(table.name, checkpoint, _cause(error)) from error
         finally:
             query.stop()
     return summed([dict(progress) for progress in query.recentProgress])
+
+
+def _cause(error: StreamingQueryException) -> str:
+    """What Spark says after the ids of its query."""
+    _, _, cause = str(error).partition(" terminated with exception: ")
+    return first_line(RuntimeError(cause)) if cause else first_line(error)
 
 
 def finished_batch(checkpoint: str) -> int | None:

@@ -164,7 +164,8 @@ class RematerializeSettings(Section):
     """More pending changes than this are moved at once, whatever the cadence. Far below
     `merge_on_read.broadcast_max_rows`, above which joins shuffle the base."""
     max_view_latency: timedelta = timedelta(seconds=10)
-    """When reading one profile through the view took longer than this, changes are moved at once."""
+    """When changes that wait make reading one profile longer by more than this, against the base alone, they are
+    moved at once."""
     tombstone_retention: timedelta | None = None
     """Deleted profiles are forgotten so long after their DELETE landed. A change from before the DELETE that comes
     later than that makes the profile anew. Not set: tombstones are kept."""

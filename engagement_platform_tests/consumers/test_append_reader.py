@@ -12,11 +12,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from engagement_platform.consumers import Appends, ConsumerRefused, TooFarBehind
 from engagement_platform.engine.model import Transaction
-from engagement_platform.lake import added_rows
+from engagement_platform.lake import added_rows, store_tables
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import MAPPING, NOTIFICATION
 from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.maintenance.layout.vacuum import floors
+from engagement_platform.pii.erasure import once
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import ConsumerSettings, Settings
 from engagement_platform_tests import plant
@@ -103,6 +104,32 @@ def test_rows_before_a_commit_that_cannot_be_read_are_handed_out_first(tmp_path:
     assert ids(next(reader).rows) == ["c0", "c1"]
     with pytest.raises(TooFarBehind, match="cannot go on after version 1 of shop/click"):
         next(reader)
+
+
+@pytest.mark.parametrize(
+    "erasure", [once(), Transaction("erase-subjects@1.a/tables/rewrite", 3)], ids=["player", "person"]
+)
+def test_rows_before_an_erasure_are_not_handed_out_to_who_had_not_read_them_yet(
+    tmp_path: Path, erasure: Transaction
+) -> None:
+    lake = Lake(tmp_path)
+    lake.append(1)
+    reader = lake.reader()
+    assert [ids(batch.rows) for batch in reader] == [["c0"]]
+    reader.commit()
+    lake.append(2)
+    lake.append(1)
+    DeltaTable(lake.uri).alter.set_table_properties({"delta.appendOnly": "false"})
+    store_tables.remove(DeltaTable(lake.uri), {"click_id": ["c2"]}, erasure)
+    DeltaTable(lake.uri).alter.set_table_properties({"delta.appendOnly": "true"})
+    for each in (reader, lake.reader()):
+        with pytest.raises(TooFarBehind, match=r"an erasure took rows away in version 5.*--start now"):
+            next(iter(each))
+        assert each.committed.version == 1
+    reader.forget()
+    anew = Appends(lake.settings.lake, CLICK.name, name="me", start="now", store_url=lake.settings.store_url)
+    lake.append(1)
+    assert [ids(batch.rows) for batch in anew] == [["c4"]]
 
 
 def test_a_column_that_the_table_gains_while_it_is_followed_is_handed_out(tmp_path: Path) -> None:

@@ -20,9 +20,13 @@ from engagement_platform.consumers.current_rows import CurrentRows
 from engagement_platform.consumers.lag import lags, late
 from engagement_platform.consumers.reader import lake_root
 from engagement_platform.engine.cursors import CursorMoved, CursorStore
+from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import log
+from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import CHANGESET, NOTIFICATION
+from engagement_platform.lake.erased import PSEUDONYM
 from engagement_platform.settings import LayoutScheme, LayoutSettings
+from engagement_platform_tests import plant
 from engagement_platform_tests.consumers.lakes import PlainLake, Replica, by_key
 from engagement_platform_tests.pipelines.mutations.histories import (
     FIRST_DAY,
@@ -279,6 +283,29 @@ def test_a_consumer_that_was_away_too_long_is_told_and_resnapshots_in_one_call(l
     replica.follow(changes)
     assert sorted(key for _, key in replica.rows) == ["e2", "e3", "e4", *others]
     assert replica.rows == lake.standing()
+
+
+def test_who_is_behind_an_erasure_hears_of_the_person_by_its_pseudonym(lake: PlainLake) -> None:
+    lake.land([engagement("e1", "p-42", 10), engagement("e2", "p2", 10)])
+    changes, slow = lake.changes(), lake.changes("slow", max_rows=1)
+    for each in (changes, slow):
+        for _ in each:
+            each.commit()
+    lake.ask([convert("c1", "p-42", "amy", 20)])
+    lake.ask([convert("c2", "p2", "ann", 20)])
+    rows = lake.rows(NOTIFICATION).to_pylist()
+    instead = {"p-42": f"{PSEUDONYM}1"}
+    for row in rows:
+        row |= {name: instead.get(row[name], row[name]) for name in ("person_id", "previous_person_id")}
+    found = DeltaTable(lake.uri(NOTIFICATION))
+    found.alter.set_table_properties({"delta.appendOnly": "false"})
+    plant.replace(found, table_of(rows, NOTIFICATION), Transaction("erase-subjects@1.a/notification/rewrite", 0))
+    lake.ask([delete("d1", 21, engagement_id="e2")])
+    (batch,) = list(changes)
+    assert told(batch) == {"UPDATE": {"e1": ("amy", instead["p-42"])}, "DELETE": {"e2": (None, "p2")}}
+    heard = [told(batch) for batch in slow]
+    assert heard[0] == {"UPDATE": {"e1": ("amy", instead["p-42"])}}
+    assert heard[-1] == {"DELETE": {"e2": (None, "ann")}}, "what follows the erasure is read as it is"
 
 
 def test_what_others_have_is_not_opened_however_much_it_is(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.consumers import ConsumerRefused, TooFarBehind
+from engagement_platform.consumers.current_rows import CurrentRows
+from engagement_platform.consumers.output import OutputFailed
 from engagement_platform.engine.cursors import CursorStore
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake.arrow import table_of
@@ -87,6 +91,24 @@ def test_a_batch_is_a_file_that_replaces_itself_when_it_comes_again(lake: PlainL
     assert pq.read_table(folder).num_rows == 2
 
 
+def test_a_snapshot_takes_the_place_of_what_the_reader_wrote_and_of_no_other_file(
+    lake: PlainLake, tmp_path: Path
+) -> None:
+    folder = tmp_path / "changes"
+    folder.mkdir()
+    others = ["changes-2025.parquet", "sales.parquet", "snapshot-of-may.parquet"]
+    for name in others:
+        pq.write_table(pa.table({"id": [1]}), folder / name)
+    words = ("--format", "parquet", "--out", str(folder))
+    consumed(*words)
+    for new in ("e3", "e4"):
+        land(lake, new)
+        consumed(*words, "--resnapshot")
+    left = {path.name for path in folder.iterdir()}
+    assert left.issuperset(others)
+    assert {name[:21] for name in left.difference(others)} == {"snapshot-000000000003"}
+
+
 def test_lines_that_were_written_before_the_cursor_moved_come_again_and_none_is_missing(
     lake: PlainLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +126,58 @@ def test_lines_that_were_written_before_the_cursor_moved_come_again_and_none_is_
     assert ids() == ["e1"]
     consumed(*words)
     assert ids() == ["e1", "e1", "e2"]
+
+
+def test_the_part_of_a_line_that_a_kill_left_goes_and_its_row_comes_whole(lake: PlainLake, tmp_path: Path) -> None:
+    out = tmp_path / "changes.jsonl"
+    consumed("--out", str(out))
+    with out.open("a") as file:
+        # More than is looked at once.
+        file.write('{"change_type": "INSERT", "engagement": "' + "a" * 200_000)
+    land(lake, "e3")
+    consumed("--out", str(out))
+    assert [json.loads(line)["engagement_id"] for line in out.read_text().splitlines()] == ["e1", "e2", "e3"]
+
+
+def test_a_file_has_what_it_had_until_the_snapshot_is_whole(
+    lake: PlainLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, some = tmp_path / "changes.jsonl", CurrentRows.rows
+    consumed("--out", str(out))
+
+    def dies(*arguments: Any, **options: Any) -> Iterator[pa.Table]:
+        yield next(some(*arguments, **options)).slice(1)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CurrentRows, "rows", dies)
+        assert called("consume", "--name", "scoring", "--out", str(out), "--resnapshot").exit_code != 0
+    assert [json.loads(line)["engagement_id"] for line in out.read_text().splitlines()] == ["e1", "e2"]
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".changes")] == []
+
+
+@pytest.mark.parametrize("words", [(), ("--format", "parquet")], ids=["lines", "parquet"])
+@pytest.mark.parametrize("resnapshot", [(), ("--resnapshot",)], ids=["changes", "snapshot"])
+def test_a_full_disk_ends_in_one_sentence_and_the_same_call_goes_on(
+    lake: PlainLake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    resnapshot: tuple[str, ...],
+) -> None:
+    out = tmp_path / "changes"
+
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("engagement_platform.consumers.output.os.fsync", is_full)
+        result = called("consume", "--name", "scoring", "--out", str(out), *words, *resnapshot)
+    assert isinstance(result.exception, OutputFailed)
+    assert "changes cannot be written: [Errno 28] No space left on device." in str(result.exception)
+    consumed("--out", str(out), *words, *resnapshot)
+    rows = pq.read_table(out).to_pylist() if words else [json.loads(line) for line in out.read_text().splitlines()]
+    assert {row["engagement_id"] for row in rows} == {"e1", "e2"}
 
 
 def whole(out: Path, *words: str) -> list[str]:

@@ -8,6 +8,7 @@ import shutil
 from html import escape
 from pathlib import Path
 
+import duckdb
 import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
@@ -75,6 +76,27 @@ def test_where_changes_no_longer_lead_to_what_stands_all_rows_are_replaced(lake:
     expire(lake, *range(DeltaTable(lake.uri(NOTIFICATION)).version()))
     assert refresh(lake.settings, file), "the log keeps no changes"
     assert rows_of_duckdb(file) == lake.standing()
+
+
+def test_a_file_of_another_lake_gets_the_rows_of_this_one(tmp_path: Path, file: Path) -> None:
+    former, lake = PlainLake(tmp_path / "former"), PlainLake(tmp_path / "now")
+    for name in ("e1", "e2", "e3"):
+        land(former, name)
+    refresh(former.settings, file)
+    land(lake, "e4")
+    assert refresh(lake.settings, file), "with fewer commits than the file has read"
+    assert rows_of_duckdb(file) == lake.standing()
+    land(lake, "e5")
+    assert not refresh(lake.settings, file)
+    assert rows_of_duckdb(file) == lake.standing()
+
+
+def test_a_file_that_does_not_say_of_which_lake_it_is_is_filled_anew_once(lake: PlainLake, file: Path) -> None:
+    land(lake, "e1")
+    refresh(lake.settings, file)
+    with duckdb.connect(str(file)) as connection:
+        connection.execute("ALTER TABLE position DROP COLUMN table_id")
+    assert [refresh(lake.settings, file) for _ in range(2)] == [True, False]
 
 
 def test_the_page_loads_nothing_and_takes_no_name_for_markup(

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from engagement_platform.engine.cursors import StreamCheckpoints
+from engagement_platform.engine.cursors import CheckpointRefused, StreamCheckpoints
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Offsets
 from engagement_platform.errors import PlatformError
@@ -72,7 +72,8 @@ HOPS = (VIEWS, REFUSED, SESSIONS, DAYS)
 def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
     """Everything that waits for a hop; one run of it at a time.
 
-    Raises PlatformError when the hop's folder is gone, belongs to another stream or is behind what the stores say.
+    Raises PlatformError when the hop's folder is gone, belongs to another stream, is of another topic or is behind what
+    the stores say, StreamFailed, and what `KafkaSource` raises.
     """
     with stores.leases.acquire(f"job/{hop.stream}", purpose="drain", wait=lake.settings.stores.lease_wait):
         lake.ensure(*(table for table in (hop.source, hop.table) if table is not None))
@@ -113,21 +114,38 @@ def checkpoint(hop: Hop, root: str) -> str:
 
 
 def read_up_to(settings: Settings) -> Offsets | None:
-    """Where what no finished batch has read of the topic begins; None before the first. Reads one small file."""
-    folder = checkpoint(VIEWS, settings.lake)
+    """Where what no finished batch has read of the topic begins; None before the first. Reads one small file.
+
+    Raises CheckpointRefused where the topic is another.
+    """
+    return _read_up_to(VIEWS, checkpoint(VIEWS, settings.lake), settings.page_views.topic)
+
+
+def _read_up_to(hop: Hop, folder: str, topic: str) -> Offsets | None:
     batch = finished_batch(folder)
     if batch is None:
         return None
     filesystem, path = log.opened(f"{folder}/offsets/{batch}")
     with filesystem.open_input_stream(path) as file:
         planned = json.loads(file.read().splitlines()[-1])
-    return {str(partition): int(offset) for partition, offset in planned[settings.page_views.topic].items()}
+    if topic not in planned:
+        raise CheckpointRefused(
+            f"The stream {hop.stream} has read the topic {', '.join(planned)}, by its checkpoint folder {folder}, and "
+            f"page_views.topic is {topic} now. Nothing was started. Set page_views.topic to the one that it has read; "
+            f"or, to begin anew, move the folder and the table {hop.table.name} away, and those of the other streams "
+            f"of {PAGE_VIEWS}, and run `engagement-platform consumers --forget-stream {hop.stream}` for each."
+        )
+    return {str(partition): int(offset) for partition, offset in planned[topic].items()}
 
 
 def _source(hop: Hop, lake: Lake) -> DataFrame:
+    """Of a topic only where the broker has it and the folder is of no other: Spark says of either what nobody reads."""
     if hop.source is not None:
         return lake.stream(hop.source)
-    return KafkaSource(lake.settings.page_views.topic, lake.settings.kafka).stream(lake.spark)
+    topic = KafkaSource(lake.settings.page_views.topic, lake.settings.kafka)
+    _read_up_to(hop, checkpoint(hop, lake.root), topic.topic)
+    topic.identify({})
+    return topic.stream(lake.spark)
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,10 @@ def test_without_a_folder_nothing_is_declared(tmp_path: Path) -> None:
         ("click_id: string", "click_id: array<string>", "nested, and unique needs plain values"),
         ("topic: shop-clicks", "topic: '{{ env.TOPIC }}'", "templates"),
         ("topic: shop-clicks", "topic: [", "while parsing"),
+        ("seats: long", "lead-score: long", "not called like lead_score: lead-score"),
+        ("seats: long", "first name: string", "not called like lead_score: first name"),
+        ("seats: long", "city: string, City: string", "not called like lead_score: City"),
+        ("key: account_id", "key: account.id", "not called like lead_score: account.id"),
         ("What is paid for.", "It., required: true", "required: Extra inputs are not permitted"),
     ],
 )

@@ -13,14 +13,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from engagement_platform.engine.cursors import CheckpointRefused, StreamCheckpoints
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import scan
-from engagement_platform.lake.contract import NotAStreamSource, Table
+from engagement_platform.lake.contract import Column, Mode, NotAStreamSource, Table
 from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.streaming import drain_stream, summed
+from engagement_platform.lake.streaming import StreamFailed, drain_stream, summed
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.pipelines.page_views.job import (
     DAYS,
@@ -30,12 +31,15 @@ from engagement_platform.pipelines.page_views.job import (
     VIEWS,
     checkpoint,
     lag,
+    read_up_to,
     run_hop,
 )
 from engagement_platform.pipelines.page_views.rules import refused_ahead
 from engagement_platform.pipelines.page_views.tables import DAILY, PAGE_VIEW, SESSION, SHAPE, VIEW_QUARANTINE
 from engagement_platform.settings import KafkaSettings, PageViewsSettings, Settings
 from engagement_platform.sources.decoded_batches import decode_records
+from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.sources.kafka_errors import TopicMissing
 from engagement_platform.sources.messages import DecodingLimits
 from engagement_platform_tests.conftest import Broker
 from engagement_platform_tests.pipelines.page_views.oracle import Chain, View
@@ -160,6 +164,47 @@ def test_no_stream_is_written_into_a_table_whose_rows_change(spark: SparkSession
     lake.ensure(MAPPING)
     with pytest.raises(NotAStreamSource):
         drain_stream(spark.readStream.format("rate").load(), MAPPING, lake, str(tmp_path / "checkpoint"))
+
+
+def test_a_stream_that_spark_ends_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, Settings(home=tmp_path))
+    table = Table(("view", "length"), "", (Column("length", "int", ""),), Mode.APPEND_ONLY)
+    lake.ensure(table)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "one.txt").write_text("no number\n")
+    frame = spark.readStream.text(str(folder)).select(F.col("value").cast("int").alias("length"))
+    with pytest.raises(
+        StreamFailed, match=r"The stream into view/length failed: \[TASK_WRITE_FAILED\] Task failed"
+    ) as failed:
+        drain_stream(frame, table, lake, str(tmp_path / "checkpoint"))
+    assert "\n" not in str(failed.value)
+    assert "move the checkpoint folder" in str(failed.value)
+
+
+def test_a_topic_that_is_missing_is_named_before_spark_asks_for_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path, page_views=PageViewsSettings(topic="nowhere"))
+
+    def is_missing(source: KafkaSource, _pinned: object) -> None:
+        raise TopicMissing("here", source.topic)
+
+    monkeypatch.setattr(KafkaSource, "identify", is_missing)
+    with pytest.raises(TopicMissing, match="no topic nowhere"):
+        run_hop(VIEWS, Lake(spark, settings), open_stores(settings))
+
+
+def test_a_folder_that_is_of_another_topic_is_refused_with_both_names(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, page_views=PageViewsSettings(topic="former"))
+    folder = Path(checkpoint(VIEWS, settings.lake))
+    for name, lines in (("offsets", ["v1", "{}", '{"former":{"0":7,"1":0}}']), ("commits", ["v1", "{}"])):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "0").write_text("\n".join(lines))
+    assert read_up_to(settings) == {"0": 7, "1": 0}
+    now = Settings(home=tmp_path, page_views=PageViewsSettings(topic="other"))
+    with pytest.raises(CheckpointRefused, match=r"has read the topic former, .* page_views.topic is other now"):
+        read_up_to(now)
 
 
 def test_a_view_from_the_future_is_refused_whole() -> None:

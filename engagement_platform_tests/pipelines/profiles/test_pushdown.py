@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from engagement_platform.pipelines.profiles.entity import Entity
-from engagement_platform.pipelines.profiles.point_read import read_keys
+from engagement_platform.pipelines.profiles.point_read import base_read_seconds, point_read_seconds, read_keys
 from engagement_platform.pipelines.profiles.snapshot import snapshot
 from engagement_platform.pipelines.profiles.view import create_view
 from engagement_platform.settings import MergeOnReadSettings, ViewStrategy
@@ -57,3 +58,12 @@ def test_a_key_opens_files_of_base_and_changeset_that_may_have_it_without_a_jvm(
     assert take_away(PROFILE.changeset, tmp_path, profile_id="b") == 1
     found = read_keys(str(tmp_path), PROFILE, ["z"], snapshot(str(tmp_path), PROFILE))
     assert [(row["name"], row["city"]) for row in found.values()] == [("Zoe", "Oslo")]
+
+
+def test_the_time_of_the_base_alone_is_taken_without_what_waits(tmp_path: Path) -> None:
+    two_of_each(tmp_path).land(4, [Said("a", 2, "UPDATE", {"city": "Rome"})])
+    for file in Path(PROFILE.changeset.uri(str(tmp_path))).rglob("*.parquet"):
+        file.unlink()
+    assert base_read_seconds(str(tmp_path), PROFILE)
+    with pytest.raises(pa.ArrowException, match="profile/changeset"):
+        point_read_seconds(str(tmp_path), PROFILE)

@@ -20,9 +20,14 @@ SETTINGS = RematerializeSettings()
         (Waits(500_001, 0, 0.1, None), "max_pending_rows"),
         (Waits(1, 0, 10.001, None), "max_view_latency"),
         (Waits(0, 0, 99.0, None), None),
+        (Waits(1, 0, 99.0, None, 98.0), None),
+        (Waits(1, 0, 99.0, None, 88.0), "took 11.00 s longer than in the base alone"),
         (Waits(0, 2, None, None), "base and changeset"),
     ],
-    ids=["at both limits", "too many", "too slow", "nothing would gain", "half finished"],
+    ids=[
+        *("at both limits", "too many", "too slow", "nothing would gain"),
+        *("the base is slow", "the changes are slow", "half finished"),
+    ],
 )
 def test_what_presses_is_beyond_a_limit(waits: Waits, presses: str | None) -> None:
     why = pressing(waits, SETTINGS)
