@@ -22,8 +22,8 @@ from engagement_platform.pii.erasure import erase, subject
 from engagement_platform.pii.vault import open_vault
 from engagement_platform.pipelines.games.event_type import QUARANTINE, EventType
 from engagement_platform.pipelines.games.job import recount
-from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.pipelines.games.live_ops_store import LiveOpsStore
+from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.pipelines.jobs import reset_job
 from engagement_platform.sources import s3_objects
 from engagement_platform.sources.s3_events import S3File
