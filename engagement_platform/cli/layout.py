@@ -243,9 +243,11 @@ def vacuum(
 ) -> None:
     """Delete files that tables no longer consist of, and that nobody may still read.
 
-    They are kept for the longest of: the table's own retention, maintenance.rollback_window, mutation.max_lateness,
-    and as far back as an unfinished batch or a job that follows the table reads. --hours below that is refused, and
-    the sentence says by what. Versions older than that cannot be read any more.
+    They are kept for the longest of: the table's own retention, maintenance.rollback_window, mutation.max_lateness
+    (tables of engagements), and what consumers and streams have yet to read. --hours below that is refused, and the
+    sentence says by what. Refused in any case, also a dry run: where an unfinished batch, restore or erasure reads a
+    file that would go, and where more has to be kept than the table's own retention says. Versions older than that
+    cannot be read any more.
     Exit status: 0, or 1 with the reason; a table that cannot be vacuumed is named, and the others are done first.
     Example: engagement-platform vacuum engagement/data --dry-run
     """

@@ -62,7 +62,7 @@ class HealthSettings(Section):
     """`scattered_writes`: more small files than this per partition and commit, on average, mean that the writer is not
     repartitioned by partition (a repartitioned one writes 1)."""
     max_task_bytes: int = Field(512 * MIB, ge=1)
-    """`parallelism_limit`: bytes of the table, or of its largest partition, for each of `spark.shuffle_partitions`.
+    """`parallelism_limit`: bytes of the table for each of `spark.shuffle_partitions`.
     More makes a task of a rewrite spill or run alone (a guess)."""
     max_overlap_depth: int = Field(10, ge=1)
     """`clustering_overlap`: more files of one partition whose ranges of the clustering column hold one same value are

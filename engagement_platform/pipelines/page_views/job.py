@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame
 from engagement_platform.engine.cursors import CheckpointRefused, StreamCheckpoints
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import Offsets
-from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
@@ -81,7 +80,7 @@ def run_hop(hop: Hop, lake: Lake, stores: Stores) -> Drained:
         streams = StreamCheckpoints(stores.leases.engine)
         streams.claim(hop.stream, folder)
         if lake.is_local and not Path(folder).is_dir() and lake.version(hop.table) > 0:
-            raise PlatformError(
+            raise CheckpointRefused(
                 f"The checkpoint folder {folder} of the stream {hop.stream} is gone, and {hop.table.name} holds what "
                 "it wrote: started anew it would write everything twice. Nothing was started. Put the folder back; or, "
                 "to begin anew, move the table and those after it away and run `engagement-platform consumers "
