@@ -59,9 +59,9 @@ class DrainSettings(Section):
     """How often an idle run asks for new messages."""
     min_batch_interval: timedelta = timedelta(seconds=10)
     """A batch of a run in Dagster begins at the earliest this long after the one before of its job, unless that one was
-    full; a run of one job also rests as long as that one took, up to the interval. Announcements have 30 s at least,
-    game events a minute. A batch of 200 rows costs nearly what one of 20,000 does, so without it a quiet topic takes the machine from a busy one: seen were 23 batches
-    of requests beside 5 of engagements (2 cores)."""
+    full; a run of one job also rests as long as that one took, up to the interval. Announcements have 30 s at
+    least, game events a minute. A batch of 200 rows costs nearly what one of 20,000 does, so without it a quiet
+    topic takes the machine from a busy one: seen were 23 batches of requests beside 5 of engagements (2 cores)."""
     max_duration: timedelta = timedelta(minutes=30)
     """A run ends after this long even when more is waiting, so that runs stay small enough to read in the UI; the
     sensor starts the next one. It ends after a batch, too, when a run that a person launched waits in the queue for its
