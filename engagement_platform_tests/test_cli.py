@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -108,6 +109,32 @@ def test_a_settings_file_that_cannot_be_used_is_one_sentence(
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert re.search(sentence, done.stderr)
     assert named.stderr == done.stderr.replace("platform.toml", "other.toml")
+
+
+def test_a_settings_file_that_is_no_text_in_utf_8_is_one_sentence(call: Callable[..., Call], tmp_path: Path) -> None:
+    (tmp_path / "platform.toml").write_bytes("# für alle\n".encode("latin-1"))
+    done = call("status")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "platform.toml" in done.stderr
+
+
+@pytest.mark.parametrize("home", ["", "~nobody-of-this-name/data"])
+def test_a_home_that_is_no_folder_is_one_sentence(call: Callable[..., Call], home: str) -> None:
+    done = call("status", ENGAGEMENT_PLATFORM_HOME=home)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "ENGAGEMENT_PLATFORM_HOME" in done.stderr
+
+
+def test_a_letter_that_the_terminal_lacks_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii", write_through=True))
+    monkeypatch.setattr(sys, "argv", ["engagement-platform", "--version"])
+    monkeypatch.setattr(os, "umask", lambda _mask: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    print("Stopping …")
+    assert ended.value.code == 0
+    assert shown.getvalue().endswith(b"Stopping \\u2026\n")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ What a command does is elsewhere, and imported only when it is called.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -78,6 +79,9 @@ def main() -> None:
     """Entry point of `engagement-platform`: errors meant for people become one line on stderr, never a traceback."""
     # Whatever the shell's umask is: files of the home folder are for their owner only. Children inherit it.
     os.umask(0o077)
+    # A terminal that lacks a letter shows its number; stderr does so anyway.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         command = typer.main.get_command(app)
         _hide_types_of_flags(command)

@@ -57,9 +57,9 @@ class BooksDoNotBalance(PlatformError):
         super().__init__(
             f"{manifest} received {received} records but accounts for {accounted(counts)} ({landed} landed, "
             f"{duplicates} known duplicates, {quarantined} quarantined, {counts.get('erased', 0)} erased). The batch "
-            "stays unfinished and is tried again by the next run; nothing after it is read. Where objects of it are gone "
-            "since the first attempt, give it up by `engagement-platform reset` with --abandon. Anything else is a "
-            "defect: please report it with the output of `engagement-platform verify`."
+            "stays unfinished and is tried again by the next run; nothing after it is read. Where objects of it are "
+            "gone since the first attempt, give it up by `engagement-platform reset` with --abandon. Anything else is "
+            "a defect: please report it with the output of `engagement-platform verify`."
         )
 
 

@@ -214,6 +214,8 @@ def _not_reached(settings: Settings, request: Request, tables: Mapping[str, str]
         for raw in _raw_objects(settings)
         if raw.settings.games.bucket is not None and not raw.is_reached
     ]
+    if settings.games.bucket is None:
+        found.append("objects of raw events in the emulator of `up` and `services`, which are gone once that stops")
     if request.game is not None:
         found += ["engagement/*, profile/* and what is declared (only a game was asked for)"]
     return found

@@ -45,7 +45,8 @@ _LOG_RETENTION = "interval 30 days"
 """Delta's default of delta.logRetentionDuration."""
 _SLACK = timedelta(days=2)
 """VACUUM, where `maintenance.nightly_vacuum` is on, and the cleaning of logs are daily jobs; one may fail."""
-_DAMAGE = (*UNREADABLE, PySparkException, Py4JJavaError)
+_OF_SPARK = (PySparkException, Py4JJavaError)
+"""What it raises where a table is damaged, and where it was killed itself: damage is what `left` cannot read either."""
 _LINE = ("source_object", "source_line")
 """Where a refused line of games came from."""
 
@@ -127,7 +128,7 @@ class SubjectTables(Tables):
                 for table in there:
                     for lease in leases:
                         lease.check()
-                    with self._reported(table, self.stays, _DAMAGE):
+                    with self._reported(table, self.stays, _OF_SPARK):
                         what, rows = self._rewrite(table, subject)
                         # Also without a row: then it closes a table that a crash left open.
                         rewrite(lake, table, once(), on=what.on, gone=what.gone, changed=what.changed)
@@ -141,15 +142,15 @@ class SubjectTables(Tables):
         if self.tombstone is not None:
             left = 1 - len(StoredTombstones(self.settings).erased(self.tombstone, {key}))
         for table in self.tables():
-            with self._reported(table, damage, UNREADABLE):
+            with self._reported(table, damage):
                 left += self._rewrite(table, subject)[1]
         self.stays = list(dict.fromkeys((*self.stays, *damage)))
         return left + len(damage)
 
     @contextmanager
-    def _reported(self, table: Table, stays: list[str], unreadable: tuple[type[Exception], ...]) -> Iterator[None]:
+    def _reported(self, table: Table, stays: list[str], unfinished: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         before = len(stays)
-        with reported(table.name, stays, unreadable):
+        with reported(table.name, stays, unfinished):
             yield
         self.damaged |= {table.name} if len(stays) > before else set()
 
@@ -272,13 +273,13 @@ class Run:
     purged: dict[str, list[str]] = field(default_factory=dict)
     """Table -> who keeps its former versions, as sentences."""
     stays: list[str] = field(default_factory=list)
-    """That these tables are damaged: one batch erases them all, and ends there."""
+    """That these tables could not be rewritten: one batch erases them all, and ends there."""
 
     def rows(self, subject_ref: str, table: Table) -> int:
         """How many rows of a table were removed or changed."""
         if self.done is None:
             self.done = {}
-            with reported("A table of engagements or profiles", self.stays, (*_DAMAGE, BatchFailed)):
+            with reported("Tables of engagements and profiles", self.stays, (*_OF_SPARK, BatchFailed)):
                 self.done = self.eraser.run(subject_ref, self.subject_ids)
                 if self.now:
                     settings, stores = self.eraser.settings, self.eraser.stores

@@ -53,6 +53,9 @@ class EmbeddedAws:
         """What AWS's own tools, boto3 (AWS_DEFAULT_REGION) and delta-rs (AWS_REGION) read. The key opens nothing."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
+            # A developer's own, which would win for the service, or for all.
+            **{f"AWS_ENDPOINT_URL_{service}": self.endpoint for service in ("S3", "SNS", "SQS")},
+            "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false",
             "AWS_ACCESS_KEY_ID": "embedded",
             "AWS_SECRET_ACCESS_KEY": "embedded",
             "AWS_REGION": REGION,
@@ -62,11 +65,17 @@ class EmbeddedAws:
     def child(self) -> Child:
         """The server as a process to supervise. Ready once bucket, topic and queues are there."""
 
+        from botocore.exceptions import BotoCoreError, ClientError
+
         def ready() -> bool:
-            if answers(self.port):
+            if not answers(self.port):
+                return False
+            try:
                 self.furnish()
-                return True
-            return False
+            except (BotoCoreError, ClientError):
+                # It is slow, or has ended again just now.
+                return False
+            return True
 
         command = [sys.executable, "-m", "engagement_platform.local.emulator", "-H", LOCALHOST, "-p", str(self.port)]
         # By default the answers say that every page may read them.

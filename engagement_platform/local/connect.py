@@ -95,8 +95,10 @@ def connect_child(
     # An application's own options come last on the JVM's command line, so theirs win where both name one.
     own = conf.pop("spark.driver.extraJavaOptions", "")
     few = _FOR_FEW_CORES if (os.cpu_count() or 1) <= FEW_CORES else ()
-    log = f"-Xlog:gc:file={work_dir / GC_LOG}:uptime:filecount=1,filesize=1M"
-    conf["spark.driver.extraJavaOptions"] = " ".join((f"-Dlog4j2.configurationFile={log4j}", log, *few, own)).strip()
+    # In quotes, which Spark takes off: a path may have blanks.
+    log = f'"-Xlog:gc:file={work_dir / GC_LOG}:uptime:filecount=1,filesize=1M"'
+    logging = f'"-Dlog4j2.configurationFile={log4j}"'
+    conf["spark.driver.extraJavaOptions"] = " ".join((logging, log, *few, own)).strip()
     home = pyspark_home()
     return Child(
         name=NAME,

@@ -73,10 +73,15 @@ class EmbeddedKafka:
             self._format(config)
 
         def ready() -> bool:
-            if answers(self.port):
+            if not answers(self.port):
+                return False
+            try:
                 self.create_topics(topics or {})
-                return True
-            return False
+            except PlatformError as error:
+                if isinstance(error.__cause__, TimeoutError):
+                    return False
+                raise
+            return True
 
         return Child(name=NAME, command=[*self._java, "kafka.Kafka", str(config)], ready=ready)
 
@@ -121,6 +126,8 @@ class EmbeddedKafka:
         for name, made in admin.create_topics(wanted, operation_timeout=CALL_S, request_timeout=CALL_S).items():
             try:
                 made.result(timeout=CALL_S)
+            except TimeoutError as error:
+                raise PlatformError(f"The embedded broker did not make topic {name} within {CALL_S:.0f} s") from error
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise PlatformError(f"The embedded broker did not make topic {name}: {error.args[0]}") from error

@@ -232,7 +232,12 @@ class Supervisor:
         """Empty a log that is too long into `.log.1`: its process goes on writing to the same file, at its new end."""
         log = self._log_of(child)
         if log.exists() and log.stat().st_size > LARGEST_LOG_BYTES:
-            shutil.copyfile(log, log.with_suffix(".log.1"))
+            former = log.with_suffix(".log.1")
+            try:
+                shutil.copyfile(log, former)
+            except OSError:
+                # A disk without room for both: the older lines go.
+                former.unlink(missing_ok=True)
             os.truncate(log, 0)
             child.log_from = 0
 

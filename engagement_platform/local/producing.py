@@ -199,12 +199,13 @@ def read_jsonl(path: Path) -> Iterator[Message]:
     """
     with path.open("rb") as lines:
         for line in lines:
-            value, organization = line.removesuffix(b"\n"), None
-            # Broken on purpose, most likely; UnicodeError is a ValueError too.
+            value, key = line.removesuffix(b"\n"), None
+            # Broken on purpose, most likely; UnicodeError, also of half a surrogate pair, is a ValueError too.
             with suppress(ValueError, RecursionError):
                 fields = json.loads(value)
                 organization = fields.get("organization_id") if isinstance(fields, dict) else None
-            yield Message("engagements", organization.encode() if isinstance(organization, str) else None, value)
+                key = organization.encode() if isinstance(organization, str) else None
+            yield Message("engagements", key, value)
 
 
 def produce_from(

@@ -26,8 +26,9 @@ from engagement_platform.local.aws import NOT_INSTALLED, is_installed
 from engagement_platform.local.figures import BALANCE, Figures, Watch, figures, latencies, progress, summary_table
 from engagement_platform.local.home import locked_home
 from engagement_platform.local.orchestrator import PORTS, dagster_children, ui_address
-from engagement_platform.local.ports import check_ports
+from engagement_platform.local.ports import LOCALHOST, check_ports
 from engagement_platform.local.process import TICK_S, Child, Supervisor
+from engagement_platform.local.producing import kinds_of
 from engagement_platform.local.services import Services, all_services, missing_services
 from engagement_platform.settings import Settings
 
@@ -151,6 +152,9 @@ def _foreground(
 ) -> Iterator[Foreground]:
     """Hold this home alone, after a look at the ports; whatever happens inside, all children are stopped at the end."""
     home = services.settings.home
+    for name in ("no_proxy", "NO_PROXY"):
+        # What runs here is asked directly, by all children, too, whatever proxy leads elsewhere.
+        os.environ[name] = ",".join(filter(None, (os.environ.get(name), LOCALHOST, "localhost")))
 
     def warn(text: str) -> None:
         foreground.warn(f"{datetime.now(UTC):%H:%M:%S} {text}")
@@ -188,7 +192,7 @@ def _work(foreground: Foreground, rate: float, seconds: float | None, opening: F
     services, supervisor, console = foreground.services, foreground.supervisor, foreground.console
     settings = services.settings
     foreground.start_late()
-    if rate:
+    if rate and kinds_of(settings.pipelines):
         foreground.traffic(TRAFFIC, "produce", "--rate", str(rate))
     games = bool(rate and services.aws and settings.traffic.game_rate)
     if games:

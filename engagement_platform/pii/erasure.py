@@ -6,6 +6,7 @@ happens to the rest, and the same call again is harmless. Signing what was done 
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import sqlite3
@@ -47,6 +48,7 @@ UNREADABLE: tuple[type[Exception], ...] = (
     *(OSError, EOFError, ValueError, RecursionError, zlib.error),
 )
 """What reading a damaged file, object or table raises; no other PlatformError, such as one that asks for patience."""
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))", re.DOTALL)
 _CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _FILE = re.compile(r"[\w.-]+\.(?:parquet|json)\b")
@@ -102,19 +104,23 @@ class Erasable(ABC):
 
 
 @contextmanager
-def reported(what: str, stays: list[str], unreadable: tuple[type[Exception], ...] = UNREADABLE) -> Iterator[None]:
+def reported(what: str, stays: list[str], unfinished: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Add to `stays` that `what` could not be read or written, where that ends the block; anything else is raised.
 
-    Of the error the sentence has the class and a file's name only: its text may have ids.
+    unfinished: errors that say nothing of what is there, such as those of a Spark that was killed: nobody is to delete
+    it for them. Of the error the sentence has the class and a file's name only: its text may have ids.
     """
     try:
         yield
-    except unreadable as error:
+    except (*UNREADABLE, *unfinished) as error:
         if isinstance(error, Damaged):
             stays.append(f"{what}: {error} Then erase again.")
             return
         file = _FILE.search(str(error))
         why = ", ".join((type(error).__name__, *((file.group(),) if file else ())))
+        if isinstance(error, unfinished) or (isinstance(error, OSError) and error.errno in _NO_ROOM):
+            stays.append(f"{what} could not be rewritten ({why}); that says nothing of its rows. Erase again.")
+            return
         stays.append(
             f"{what} could not be read or written ({why}) and may have more of the subject. Restore it, or delete it; "
             "then erase again."

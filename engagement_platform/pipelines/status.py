@@ -209,8 +209,9 @@ def backlog(job: str, settings: Settings, checkpoint: BatchRecord | None) -> int
     try:
         return KafkaSource(topic_of(job, settings), settings.kafka).backlog(unread_from(checkpoint))
     except TopicMissing:
-        # A topic of profiles or of a declared table may come later; one that was read before is missed.
-        if declared is None or checkpoint is not None:
+        # A topic of profiles, of a declared table or of a pipeline that is off may come later; one that was read before
+        # is missed.
+        if checkpoint is not None or (declared is None and settings.pipelines.engagements):
             raise
         return 0
 

@@ -136,7 +136,12 @@ class Settings(Section, BaseSettings):
     @field_validator("home")
     @classmethod
     def _is_private(cls, home: Path, info: ValidationInfo) -> Path:
-        folder = home.expanduser()
+        if home == Path():
+            raise ValueError("an empty one would be the folder that each command is called in; name a folder")
+        try:
+            folder = home.expanduser()
+        except RuntimeError as error:
+            raise ValueError(f"{home}: {error}") from None
         if info.data.get("home_shared") or not folder.is_dir():
             return home
         found, meant = folder.stat(), f"or set {ENV_PREFIX}HOME_SHARED=true where that is meant"
@@ -176,7 +181,7 @@ class Settings(Section, BaseSettings):
             raise SettingsError(f"{_CONFIG} names {file}, which is no file")
         try:
             toml = TomlConfigSettingsSource(settings_cls, file)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise SettingsError(f"{file}: {error}") from None
         return init_settings, env_settings, toml
 

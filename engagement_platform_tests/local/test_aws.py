@@ -48,7 +48,10 @@ def test_the_variables_lead_clients_to_the_emulator() -> None:
     told = all_services(Settings()).variables
     assert told.keys() >= {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
     expected = {
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:15566",
+        **dict.fromkeys(
+            ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL_SNS"),
+            "http://127.0.0.1:15566",
+        ),
         "AWS_REGION": "eu-central-1",
         "ENGAGEMENT_PLATFORM_GAMES__BUCKET": BUCKET,
         "ENGAGEMENT_PLATFORM_GAMES__QUEUE_URL": "http://127.0.0.1:15566/123456789012/game-events",

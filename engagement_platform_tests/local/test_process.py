@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,6 +212,27 @@ def test_nothing_is_left_when_the_parent_dies_even_after_what_cleans_up_behind_i
         assert all(map(exists, family))
         parent.send_signal(how)
     wait_for(lambda: not any(map(exists, family)), f"processes {family} outlived their parent")
+
+
+def test_a_large_log_makes_room_also_where_the_disk_has_none_for_two(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engagement_platform.local.process.LOGS_EVERY_S", 0.0)
+
+    def full(_source: Path, to: Path) -> None:
+        to.write_bytes(b"a part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    supervisor.start(python("server", 'import time; print("x" * 21 * 2**20, flush=True); time.sleep(600)'))
+    log = tmp_path / "logs" / "server.log"
+
+    def made_room() -> bool:
+        supervisor.poll()
+        return log.stat().st_size == 0
+
+    wait_for(made_room, "the log was not emptied")
+    assert not log.with_suffix(".log.1").exists()
 
 
 def test_a_log_that_grows_large_while_its_process_runs_makes_room(

@@ -79,9 +79,10 @@ def test_a_file_goes_through_byte_for_byte(kafka: KafkaSettings, tmp_path: Path)
         b"",
         b"{broken",
         b'\xff\xfe "no text"',
+        b'{"organization_id": "\\ud800"}',
         b'{"organization_id": 7}\r',
     ]
-    file, made = tmp_path / "messages.jsonl", list(zip(["org-é".encode(), *[None] * 4], lines, strict=True))
+    file, made = tmp_path / "messages.jsonl", list(zip(["org-é".encode(), *[None] * 5], lines, strict=True))
     for end in (b"\n", b""):
         file.write_bytes(b"\n".join(lines) + end)
         produce_from(Settings(home=tmp_path, kafka=kafka), file=file, topic=kafka.mutation_requests_topic)

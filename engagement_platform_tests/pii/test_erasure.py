@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import gzip
 import json
 import os
@@ -34,7 +35,7 @@ from engagement_platform.ingest_server.spool import Spool, connected, spool_fold
 from engagement_platform.ingest_server.spool import stored as stored_in
 from engagement_platform.lake import store_tables
 from engagement_platform.lake.contract import Table
-from engagement_platform.pii.erasure import Erasable, Subject, erase, expire_refused, subject, unattributed
+from engagement_platform.pii.erasure import Erasable, Subject, erase, expire_refused, reported, subject, unattributed
 from engagement_platform.pii.keys import Owner
 from engagement_platform.pii.receipts import ReceiptRefused, read, receipt, verify
 from engagement_platform.pii.vault import AUDIT, REFUSED, VAULT, Refusal, Vault
@@ -195,6 +196,25 @@ def test_a_spool_that_sqlite_cannot_read_is_said_and_the_rest_is_erased(pipe: Pi
     assert of[spooled.name].left == 1
     assert "OperationalError" in of[spooled.name].stays[0]
     assert of[StoredObjects.name].rows == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "is_damage"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), False),
+        (RuntimeError("Spark was killed"), False),
+        (OSError(errno.EIO, "Input/output error"), True),
+        (EOFError(), True),
+    ],
+)
+def test_only_what_is_damaged_is_to_be_restored_or_deleted(error: Exception, is_damage: bool) -> None:
+    stays: list[str] = []
+    with reported("game/login", stays, (RuntimeError,)):
+        raise error
+    assert ("delete it" in stays[0]) == is_damage
+    assert "rase again." in stays[0]
+    with pytest.raises(RuntimeError), reported("game/login", stays):
+        raise RuntimeError
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,8 @@ def _shape(folder: str, file: SourceFile) -> Shape:
             with filesystem.open_input_stream(path, compression=file.codec) as opened:
                 line = io.BufferedReader(opened).readline(_LONGEST_HEADER)
             shape = Shape(file.format, header=line.decode("utf-8-sig").rstrip("\r\n"))
+            if not shape.header.strip():
+                raise ImportRefused(file.path, "its first line is blank, and has to name the columns; remove that line")
             if len({name.lower() for name in shape.names}) < len(shape.names):
                 why = f"its first line names a column twice, or in two cases only: {shape.header[:200]!r}; rename one"
                 raise ImportRefused(file.path, why)
@@ -177,5 +179,5 @@ def _shape(folder: str, file: SourceFile) -> Shape:
                 schema = pq.read_schema(opened) if file.format == "parquet" else paorc.ORCFile(opened).schema
             return Shape(file.format, schema=str(schema.remove_metadata()))
         return Shape(file.format)
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
         raise ImportRefused(file.path, f"it cannot be read ({str(error)[:300]}); mend it or move it away") from error

@@ -250,6 +250,16 @@ def test_columns_of_csv_without_a_name_have_their_place_and_two_of_one_name_are_
         assert "a column twice" in str(refused)
 
 
+@pytest.mark.parametrize(
+    "content", [b"id,name\r1,one\r2,two\r", b"\nid,name\n1,one\n", b'"' + b"x" * 140_000 + b'",name\n1,one\n']
+)
+def test_a_csv_whose_first_line_names_no_columns_is_refused(home: Path, content: bytes) -> None:
+    written(home / "store", "a.csv", content)
+    refused = called("store", "old/odd", "--yes").exception
+    assert isinstance(refused, ImportRefused)
+    assert "a.csv" in str(refused)
+
+
 def test_a_column_that_a_file_spells_in_another_case_is_found(home: Path) -> None:
     written(home / "store", "a.csv", b"ID,name\n1,Ann\n")
     pq.write_table(pa.table({"Id": [2], "NAME": ["Bo"]}), home / "store" / "b.parquet")
