@@ -80,7 +80,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         embedded=EmbeddedSettings(connect_port=port),
     )
     with Supervisor(folder / "logs") as supervisor:
-        supervisor.start(connect_child(settings, folder / "spark"))
+        supervisor.start(connect_child(settings, folder / "a folder of spark"))
         supervisor.wait_ready(WITHIN_S)
         yield Server(settings)
 
