@@ -5,13 +5,12 @@ Declarations only: filling the tables is `job`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.contract import PLAIN_NAME, Column, Mode, Table
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.sources.column_types import split
 from engagement_platform.sources.messages import EVENT_DATE, RecordShape
@@ -36,7 +35,6 @@ _RESERVED = frozenset(
         *("produced_ts", "value_bytes", "unknown_fields", "verdict"),
     }
 )
-_PART = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _IN_PARTITIONS = frozenset({"string", "long", "boolean", "date"})
 """Types of columns that may partition: values that make folder names, and few of them."""
 
@@ -73,7 +71,7 @@ class Stream:
     """Column with the id of the person a record is about, by which an erasure finds it."""
 
     def __post_init__(self) -> None:
-        if len(self.key) < 2 or not all(map(_PART.fullmatch, self.key)):
+        if len(self.key) < 2 or not all(map(PLAIN_NAME.fullmatch, self.key)):
             raise ValueError(
                 f"the table {self.name!r} is not called like shop/click: small letters, digits and _, parts separated "
                 "by /"
@@ -92,7 +90,7 @@ class Stream:
             raise ValueError(f"{self.name} cannot be partitioned by {', '.join(wrong)}; a day is {EVENT_DATE}")
 
     def _refuse_names(self, names: Sequence[str]) -> None:
-        if bad := [name for name in names if not _PART.fullmatch(name)]:
+        if bad := [name for name in names if not PLAIN_NAME.fullmatch(name)]:
             raise ValueError(f"{self.name} has columns that are not called like page_views: {', '.join(bad)}")
         if clash := sorted({name for name in names if names.count(name) > 1 or name in _RESERVED}):
             raise ValueError(f"{self.name} cannot have columns called {', '.join(clash)}")

@@ -5,18 +5,14 @@ Declarations only: folding changes is `latest_values`, reading `view`, writing `
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engagement_platform.lake.contract import Column, Mode, Table
+from engagement_platform.lake.contract import PLAIN_NAME, Column, Mode, Table
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.settings import MergeOnReadSettings, Settings, UnknownUpdate
 from engagement_platform.sources.messages import ChangeShape, ValueType
-
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
-"""A column's name that SQL takes without quotes, and of which no other one differs by case alone."""
 
 # Columns that the tables, decoding or folding add.
 _RESERVED = frozenset(
@@ -61,7 +57,7 @@ class Entity:
         names = [self.key, self.version, *self.columns, *map(version_of, self.columns)]
         if not self.attributes:
             raise ValueError(f"{self.name} has no columns")
-        if bad := [name for name in (self.key, self.version, *self.columns) if not _NAME.fullmatch(name)]:
+        if bad := [name for name in (self.key, self.version, *self.columns) if not PLAIN_NAME.fullmatch(name)]:
             raise ValueError(f"{self.name} has columns that are not called like lead_score: {', '.join(bad)}")
         clash = {name for name in names if names.count(name) > 1 or name in _RESERVED}
         if clash:
