@@ -13,7 +13,7 @@ from enum import StrEnum
 from engagement_platform.errors import PlatformError
 
 PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
-"""A declared name, of a column or of a part of a table's: SQL takes it without quotes, and no two differ by case alone."""
+"""A declared name, of a column or a part of a table's: SQL takes it without quotes, and no two differ by case alone."""
 
 OPENED = "engagement_platform.opened_by_erasure"
 """Property of an append-only table while an erasure removes rows from it, and after one that died meanwhile."""
