@@ -86,6 +86,24 @@ class Broker:
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         admin.incremental_alter_configs([topic])[topic].result(timeout=CALL_S)
 
+    def accept_any_timestamp(self, topic: str) -> None:
+        """As brokers do before Kafka 4.0."""
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]
+            AdminClient,
+            AlterConfigOpType,
+            ConfigEntry,
+            ConfigResource,
+            ResourceType,
+        )
+
+        accepted = [
+            ConfigEntry(f"message.timestamp.{side}.max.ms", str(2**63 - 1), incremental_operation=AlterConfigOpType.SET)
+            for side in ("before", "after")
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=accepted)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin.incremental_alter_configs([resource])[resource].result(timeout=CALL_S)
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic and return when the broker has forgotten it."""
         from confluent_kafka.admin import AdminClient
@@ -97,11 +115,12 @@ class Broker:
         self,
         topic: str,
         messages: Sequence[tuple[int | None, bytes | None, bytes | None]],
-        produced: datetime | None = None,
+        produced: datetime | int | None = None,
     ) -> None:
         """Write (partition or None, key, value) in order; return when the broker has all of them.
 
-        produced: their Kafka timestamp, at most an hour ahead of the broker's clock; None: now.
+        produced: their Kafka timestamp, at most an hour ahead of the broker's clock, or whatever number of milliseconds
+        the topic takes; None: now.
         """
         from confluent_kafka import KafkaError, Message, Producer
 
@@ -114,7 +133,7 @@ class Broker:
         producer = Producer({"bootstrap.servers": self.bootstrap_servers, "acks": "all"})
         for partition, key, value in messages:
             to = -1 if partition is None else partition
-            timestamp = 0 if produced is None else int(produced.timestamp() * 1000)
+            timestamp = int(produced.timestamp() * 1000) if isinstance(produced, datetime) else produced or 0
             producer.produce(topic, value, key, to, on_delivery=delivered, timestamp=timestamp)
             producer.poll(0)
         assert producer.flush(CALL_S) == 0, f"messages to {topic} were not delivered within {CALL_S} s"

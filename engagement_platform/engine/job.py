@@ -271,9 +271,9 @@ class _Attempt(Generic[W]):
 
     def run(self) -> BatchReport | None:
         begun = self._begin_or_resume()
-        if begun is None:
-            return None
-        manifest, replayed = begun
+        return begun and self._finish(*begun)
+
+    def _finish(self, manifest: Manifest, replayed: bool) -> BatchReport:
         try:
             report = self._work(manifest, replayed)
         except Exception as error:
@@ -285,9 +285,12 @@ class _Attempt(Generic[W]):
                 lease.check()
             # When the broker went away in the middle, Spark raises a long error; the source's is one sentence.
             self.job.source.check(manifest.start, manifest.end)
-            raise BatchFailed(manifest, error) from error
-        self.job.callbacks.observe("finalized")
-        return report
+            if not self.job.source.read_otherwise(manifest.start, manifest.end):
+                raise BatchFailed(manifest, error) from error
+        else:
+            self.job.callbacks.observe("finalized")
+            return report
+        return self._finish(self.checkpoints.begin(manifest, fences=self.fences), replayed=True)
 
     def _note_failure(self, manifest: Manifest, error: Exception) -> None:
         """Leave the reason in the store; a store that cannot take it must not hide the error itself."""

@@ -260,6 +260,10 @@ class NoIdentity:
     def check(self, start: Offsets, end: Offsets) -> None:
         """Nothing to look at."""
 
+    def read_otherwise(self, start: Offsets, end: Offsets) -> bool:  # noqa: ARG002
+        """There is one way."""
+        return False
+
     def size(self, start: Offsets, end: Offsets) -> int | None:  # noqa: ARG002
         """Not known."""
         return None
@@ -279,6 +283,13 @@ class Source(Protocol):
 
     def check(self, start: Offsets, end: Offsets) -> None:
         """Raise a PlatformError when the pinned range can no longer be read whole."""
+        ...
+
+    def read_otherwise(self, start: Offsets, end: Offsets) -> bool:
+        """Asked once Spark has failed on a range: whether the source reads it in another way from now on.
+
+        Then the batch is tried again at once.
+        """
         ...
 
     def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:

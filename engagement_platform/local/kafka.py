@@ -9,6 +9,7 @@ import base64
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
@@ -151,6 +152,8 @@ class EmbeddedKafka:
             "replica.fetch.max.bytes": LARGEST_MESSAGE_BYTES,
             "log.retention.hours": RETENTION_HOURS,
             "log.segment.bytes": 128 * 1024 * 1024,
+            # A record that says it is of millions of years ago ends Spark's reader, and so the streams of page views.
+            "log.message.timestamp.before.max.ms": int(timedelta(days=365 * 100) / timedelta(milliseconds=1)),
             # Of the heap, at the start: by default 128 MB, for compacted topics, which are consumers' offsets here.
             "log.cleaner.dedupe.buffer.size": 8 * 1024 * 1024,
             "offsets.topic.replication.factor": 1,

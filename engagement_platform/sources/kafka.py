@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from confluent_kafka import (
-    TIMESTAMP_NOT_AVAILABLE,
-    Consumer,
     IsolationLevel,
     KafkaError,
     KafkaException,
-    Message,
     TopicCollection,
     TopicPartition,
 )
@@ -36,6 +33,16 @@ from engagement_platform.sources.kafka_errors import (
     TopicRecreated,
 )
 from engagement_platform.sources.kafka_options import client_options, servers, spark_options, without_secrets
+from engagement_platform.sources.kafka_records import (
+    PASSING,
+    UNREACHABLE,
+    fits_spark,
+    left,
+    place,
+    produced_ms,
+    read_apart,
+    records,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._topic import TopicDescription
@@ -47,29 +54,6 @@ _RECORDS_PER_TASK = 5_000
 """Records that take as long as a task costs before its first one (a guess)."""
 _SAMPLE_RECORDS = 200
 _COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp")
-# Answers that another moment changes: a topic that was just made has no leader yet, a leader moves.
-_PASSING = frozenset(
-    {
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-    }
-)
-_UNREACHABLE = frozenset(
-    {
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError._TIMED_OUT_QUEUE,
-        KafkaError._WAIT_COORD,
-        KafkaError.REQUEST_TIMED_OUT,
-        *_PASSING,
-    }
-)
 _PAUSE_S = 0.2
 _TOPIC_ID, _CLUSTER_ID = "topic_id", "cluster_id"
 # What brokers before Kafka 2.8 say, which know no ids.
@@ -95,6 +79,7 @@ class KafkaSource:
     def __init__(self, topic: str, settings: KafkaSettings) -> None:
         self.topic, self.settings = topic, settings
         self._complaint: KafkaError | None = None
+        self._apart: dict[int, tuple[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"KafkaSource({self.topic!r}, {self.settings.bootstrap_servers!r})"
@@ -126,6 +111,22 @@ class KafkaSource:
         self._refuse_recreated(last, kept)
         # An empty range has lost nothing, whatever has expired since.
         self._refuse_expired({p: o for p, o in _as_partitions(start).items() if o < last[p]}, kept, last)
+
+    def read_otherwise(self, start: Offsets, end: Offsets) -> bool:
+        """Look for records that Spark's reader ends with; from now on their partitions are read without it.
+
+        False where that changes nothing. Reads the whole range.
+        """
+        first, last = _as_partitions(start), _as_partitions(end)
+        ranges = {partition: offset for partition, offset in first.items() if offset < last[partition]}
+        before = dict(self._apart)
+        with closing(records(self.topic, self.settings, ranges, last)) as found:
+            for record in found:
+                if not fits_spark(produced_ms(record)):
+                    partition, offset = place(record)
+                    lowest, highest = self._apart.get(partition, (offset, offset))
+                    self._apart[partition] = min(lowest, offset), max(highest, offset)
+        return self._apart != before
 
     def identify(self, pinned: Mapping[str, str]) -> Mapping[str, str]:
         """topic, topic_id and cluster_id (KIP-516) as the broker has them now, without what it does not say.
@@ -166,10 +167,9 @@ class KafkaSource:
         """
         first: dict[str, int | None] = {}
         if offsets:
-            with closing(self._records(_as_partitions(offsets))) as records:
-                for record in records:
-                    kind, timestamp = record.timestamp()
-                    first.setdefault(str(record.partition()), None if kind == TIMESTAMP_NOT_AVAILABLE else timestamp)
+            with closing(records(self.topic, self.settings, _as_partitions(offsets))) as found:
+                for record in found:
+                    first.setdefault(str(record.partition()), produced_ms(record))
                     if len(first) == len(offsets):
                         break
         return {partition: first.get(partition) for partition in offsets}
@@ -189,6 +189,15 @@ class KafkaSource:
         and into less where a task would have less than _RECORDS_PER_TASK. Without it one task per topic partition.
         """
         first, last = _as_partitions(start), _as_partitions(end)
+        apart = {
+            partition: (first[partition], last[partition])
+            for partition, (lowest, highest) in self._apart.items()
+            if partition in first and first[partition] <= highest and lowest < last[partition]
+        }
+        if apart:
+            others = {p: offset for p, offset in start.items() if int(p) not in apart}
+            found = read_apart(spark, self.topic, self.settings, apart)
+            return found.unionAll(self.read(spark, others, end, tasks=tasks)) if others else found
         # Spark must not look at partitions without anything to read: what they had may have expired.
         wanted = sorted(p for p in first if first[p] < last[p]) or sorted(first)
         options = {
@@ -202,8 +211,8 @@ class KafkaSource:
         if tasks is not None:
             tasks = min(tasks, 1 + size // _RECORDS_PER_TASK)
             options["minPartitions"] = str(tasks)
-        records = spark.read.format("kafka").options(**options).load().select(*_COLUMNS)
-        return records if tasks is None or size > _FEW_RECORDS else records.coalesce(tasks)
+        frame = spark.read.format("kafka").options(**options).load().select(*_COLUMNS)
+        return frame if tasks is None or size > _FEW_RECORDS else frame.coalesce(tasks)
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The topic as a streaming frame, from its first record on; columns as `read`. Fails on lost records.
@@ -238,7 +247,7 @@ class KafkaSource:
             try:
                 answer = ask(deadline)
             except KafkaException as failed:
-                if _error(failed).code() not in _PASSING or time.monotonic() + _PAUSE_S > deadline:
+                if _error(failed).code() not in PASSING or time.monotonic() + _PAUSE_S > deadline:
                     raise self._named(_error(failed)) from None
                 time.sleep(_PAUSE_S)
             else:
@@ -248,7 +257,7 @@ class KafkaSource:
                 return answer
 
     def _described(self, deadline: float) -> TopicDescription:
-        described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=_left(deadline))
+        described = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=left(deadline))
         try:
             topic: TopicDescription = described[self.topic].result()
         except KafkaException as failed:
@@ -259,7 +268,7 @@ class KafkaSource:
 
     def _identity(self, deadline: float) -> dict[str, str]:
         topic_id = str(self._described(deadline).topic_id)
-        cluster_id = self._admin.describe_cluster(request_timeout=_left(deadline)).result().cluster_id
+        cluster_id = self._admin.describe_cluster(request_timeout=left(deadline)).result().cluster_id
         found = {"topic": self.topic, _CLUSTER_ID: cluster_id, _TOPIC_ID: None if topic_id in _NO_ID else topic_id}
         return {name: value for name, value in found.items() if value}
 
@@ -270,7 +279,7 @@ class KafkaSource:
             self._admin.list_offsets(
                 dict.fromkeys(partitions, spec),
                 isolation_level=IsolationLevel.READ_COMMITTED,
-                request_timeout=_left(deadline),
+                request_timeout=left(deadline),
             )
             for spec in (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
         )
@@ -281,9 +290,9 @@ class KafkaSource:
 
     def _named(self, error: KafkaError) -> PlatformError:
         self._admin.poll(0)  # delivers what librdkafka complained about meanwhile
-        cause = self._complaint if error.code() in _UNREACHABLE and self._complaint else error
+        cause = self._complaint if error.code() in UNREACHABLE and self._complaint else error
         reason = without_secrets(cause.str(), self.settings)
-        if cause.code() in _UNREACHABLE:
+        if cause.code() in UNREACHABLE:
             return BrokerUnavailable(servers(self.settings), self.settings.timeout.total_seconds(), reason)
         where = servers(self.settings)
         return KafkaRefused(f"the broker at {where} did not describe topic {self.topic}, {cause.name()} ({reason})")
@@ -319,46 +328,9 @@ class KafkaSource:
 
     def _sampled_mean_bytes(self, begin: Mapping[int, int]) -> float | None:
         """Mean bytes of key and value over the next records of the partitions; None when there are only markers."""
-        with closing(self._records(begin)) as records:
-            sizes = [len(one.value() or b"") + len(one.key() or b"") for one in islice(records, _SAMPLE_RECORDS)]
+        with closing(records(self.topic, self.settings, begin)) as found:
+            sizes = [len(one.value() or b"") + len(one.key() or b"") for one in islice(found, _SAMPLE_RECORDS)]
         return sum(sizes) / len(sizes) if sizes else None
-
-    def _records(self, begin: Mapping[int, int]) -> Generator[Message, None, None]:
-        """Records from these offsets on, until every partition is at its end or settings.timeout has passed.
-
-        To be closed. Raises BrokerUnavailable when no record comes in that time, KafkaRefused.
-        """
-        options: dict[str, str | int | float | bool] = client_options(self.settings) | {
-            # Required by the client; never joined and never committed to.
-            "group.id": "engagement-platform-sample",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "error",
-            "queued.max.messages.kbytes": 4096,
-        }
-        deadline = time.monotonic() + self.settings.timeout.total_seconds()
-        consumer = Consumer(options)
-        try:
-            consumer.assign([TopicPartition(self.topic, partition, offset) for partition, offset in begin.items()])
-            came = False
-            finished: set[int | None] = set()
-            while len(finished) < len(begin) and time.monotonic() < deadline:
-                message = consumer.poll(_left(deadline))
-                if message is None:
-                    break
-                error = message.error()
-                if error is None:
-                    came = True
-                    yield message
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    finished.add(message.partition())
-                elif error.code() not in _UNREACHABLE:
-                    raise self._named(error)
-            if not came and len(finished) < len(begin):
-                raise BrokerUnavailable(servers(self.settings), self.settings.timeout.total_seconds(), "no record came")
-        finally:
-            consumer.close()
 
 
 def share_budget(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
@@ -379,11 +351,6 @@ def share_budget(backlog: Mapping[int, int], budget: int) -> dict[int, int]:
 def _error(failed: KafkaException) -> KafkaError:
     error: KafkaError = failed.args[0]
     return error
-
-
-def _left(deadline: float) -> float:
-    # librdkafka takes no timeout of 0.
-    return max(0.1, deadline - time.monotonic())
 
 
 def _as_partitions(offsets: Offsets) -> dict[int, int]:

@@ -146,6 +146,43 @@ def test_what_spark_says_once_another_run_has_taken_over_is_that_and_otherwise_i
         list(drain(replace(world.job(INGEST, DATA), callbacks=Callbacks(observe=lose_the_session)), AT_ONCE))
 
 
+@pytest.mark.parametrize("answers", [(True,), (True, False), (False,)])
+def test_a_batch_that_spark_fails_is_tried_again_as_often_as_its_source_reads_it_otherwise(
+    world: World, answers: tuple[bool, ...]
+) -> None:
+    asked, failures = list(answers), [*answers]
+
+    def fail(point: str) -> None:
+        if point == "data.append:before" and failures:
+            failures.pop()
+            raise PySparkRuntimeError("a timestamp overflows")
+
+    class Tape(NoIdentity):
+        """One batch, of which it can say so many times that it reads it otherwise."""
+
+        def plan(
+            self, start: Offsets | None, limits: Limits, mean_bytes: float | None
+        ) -> tuple[Offsets, Offsets] | None:
+            return None if start else ({"0": 0}, {"0": 1})
+
+        def read_otherwise(self, start: Offsets, end: Offsets) -> bool:
+            assert (start, end) == ({"0": 0}, {"0": 1})
+            return asked.pop(0)
+
+    job = replace(world.job(INGEST, DATA), source=Tape(), callbacks=Callbacks(observe=fail))
+    if all(answers):
+        (report,) = drain(job, AT_ONCE)
+        assert report.replayed
+    else:
+        with pytest.raises(BatchFailed, match="overflows"):
+            list(drain(job, AT_ONCE))
+    last = world.stores.checkpoints.latest(INGEST)
+    assert last is not None
+    assert (last.state is JobState.SUCCEEDED) == all(answers)
+    assert last.attempts == 1 + sum(answers)
+    assert asked == []
+
+
 def test_who_waits_holds_no_table_and_goes_on_once_the_other_has_finished(world: World) -> None:
     world.stop_in_the_middle(world.job(INGEST, DATA, MAPPING), JobState.FAILED)
     told: list[str] = []

@@ -20,6 +20,7 @@ from engagement_platform.engine.drain import drain
 from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.model import Manifest
+from engagement_platform.maintenance.verify.messages import verify
 from engagement_platform.pipelines.jobs import (
     INGEST_ENGAGEMENTS,
     INGEST_MUTATION_REQUESTS,
@@ -154,6 +155,22 @@ def test_a_recreated_topic_stops_the_run_until_the_job_is_reset(make_world: Make
     reset_job(INGEST_ENGAGEMENTS, world.settings)
     (report,) = world.run()
     assert (report.counts["landed"], report.counts["duplicates"]) == (2, 2)
+
+
+def test_records_with_timestamps_beyond_sparks_land_in_the_same_run_and_stop_nothing(make_world: MakeWorld) -> None:
+    world = make_world()
+    world.broker.accept_any_timestamp(world.topics[0])
+    world.broker.accept_any_timestamp(world.topics[1])
+    for number, produced in enumerate((None, 1_795_000_000_000_000_000, None, -(10**16), None)):
+        world.produce([engagement("org", f"e{number}")], produced=produced)
+    (report,) = world.run()
+    assert report.counts["landed"] == 5
+    assert report.counts["quarantined"] == 0
+    world.produce([engagement("org", "e5")])
+    (report,) = world.run()
+    assert report.counts["landed"] == 1
+    assert [row[1] for row in world.data_rows()] == [f"e{number}" for number in range(6)]
+    assert [finding.check for finding in verify(world.settings, world.spark) if finding.wrong] == []
 
 
 def test_a_broker_that_is_down_is_told_quickly_and_changes_nothing(world: World) -> None:

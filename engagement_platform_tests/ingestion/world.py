@@ -102,9 +102,14 @@ class World:
         """The Data Table's contract in this world's layout."""
         return data_table(self.settings.layout.scheme)
 
-    def produce(self, messages: Sequence[dict[str, Any] | None], partition: int = 0) -> list[tuple[int, Any]]:
-        """Put messages on the engagements topic; (offset, message) of each, when only partition 0 is used."""
-        self.broker.produce(self.topics[0], [(partition, None, as_bytes(message)) for message in messages])
+    def produce(
+        self, messages: Sequence[dict[str, Any] | None], partition: int = 0, produced: int | None = None
+    ) -> list[tuple[int, Any]]:
+        """Put messages on the engagements topic; (offset, message) of each, when only partition 0 is used.
+
+        produced: as `Broker.produce` takes it.
+        """
+        self.broker.produce(self.topics[0], [(partition, None, as_bytes(message)) for message in messages], produced)
         first = self.produced
         self.produced += len(messages)
         return list(enumerate(messages, first))

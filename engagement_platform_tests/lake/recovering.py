@@ -18,7 +18,7 @@ from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Step, Stores
 from engagement_platform.engine.lease import LeaseStore
-from engagement_platform.engine.model import Counts, Limits, Manifest, Offsets, Transaction
+from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Transaction
 from engagement_platform.engine.stores import BatchMetadataStore, CheckpointStore
 from engagement_platform.lake.batch_logs import LakeLogs, refuse_other
 
@@ -33,7 +33,7 @@ class Killed(BaseException):
 
 
 @dataclass
-class Topic:
+class Topic(NoIdentity):
     """Numbers that were sent so far; a batch takes all that wait."""
 
     numbers: list[int] = field(default_factory=list)
@@ -42,9 +42,6 @@ class Topic:
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:
         begin = 0 if start is None else start["0"]
         return None if begin == len(self.numbers) else ({"0": begin}, {"0": len(self.numbers)})
-
-    def check(self, start: Offsets, end: Offsets) -> None:
-        """Nothing expires here."""
 
     def size(self, start: Offsets, end: Offsets) -> int:
         return end["0"] - start["0"]

@@ -284,3 +284,46 @@ def test_spark_reads_exactly_the_planned_range(broker: Broker, spark: SparkSessi
     assert rows == {(source.topic, number, offset, *by_partition[number][offset][1:]) for number, offset in wanted}
     nothing = source.read(spark, {"0": 5, "1": 0, "2": 0}, {"0": 5, "1": 0, "2": 0})
     assert nothing.collect() == []
+
+
+# In nanoseconds instead of milliseconds, the first number that does not fit, far before 1970, and the two extremes.
+BEYOND_SPARK = [1_795_000_000_000_000_000, 2**63 // 1000 + 1, -(10**16), -(2**63) + 1, 2**63 - 1]
+
+
+@pytest.mark.broker
+def test_records_whose_timestamp_spark_cannot_hold_are_read_by_another_reader_once_they_have_ended_sparks(
+    broker: Broker, spark: SparkSession
+) -> None:
+    source = new_source(broker, partitions=3)
+    broker.accept_any_timestamp(source.topic)
+    sent: list[tuple[int, bytes, bytes | None, int]] = []
+    times: list[int] = [1_700_000_000_123, *BEYOND_SPARK, 2**63 // 1000, -(2**63) // 1000 + 1, -1, 1_700_000_000_124]
+    for number, produced in enumerate(times):
+        for partition in (0, 1):
+            at = produced if partition == 0 else 1_700_000_000_000 + number
+            value = None if number == 3 else b"\xff%d" % number
+            broker.produce(source.topic, [(partition, b"k%d" % number, value)], at)
+            sent.append((partition, b"k%d" % number, value, at))
+    start, end = {"0": 0, "1": 1, "2": 0}, {"0": len(times) - 1, "1": len(times), "2": 0}
+    assert not source.read_otherwise({"0": 0, "1": 0, "2": 0}, {"0": 1, "1": len(times), "2": 0})
+    with pytest.raises(Exception, match="overflows"):
+        source.read(spark, start, end, tasks=2).collect()
+    assert source.read_otherwise(start, end)
+    assert not source.read_otherwise(start, end)
+    frame = source.read(spark, start, end, tasks=2)
+    assert frame.columns == ["topic", "partition", "offset", "key", "value", "timestamp"]
+    rows = {
+        (row.topic, row.partition, row.offset, bytes(row.key), row.value and bytes(row.value), row.us)
+        for row in frame.selectExpr("*", "unix_micros(timestamp) AS us").drop("timestamp").collect()
+    }
+    wanted: set[tuple[object, ...]] = set()
+    for partition, first, last in ((0, 0, len(times) - 1), (1, 1, len(times))):
+        of_it = [one for one in sent if one[0] == partition]
+        for offset in range(first, last):
+            _, key, value, at = of_it[offset]
+            held = None if at in BEYOND_SPARK else at * 1000
+            wanted.add((source.topic, partition, offset, key, value, held))
+    assert rows == wanted
+    # Before and after these records Spark reads by itself again.
+    assert "MapInArrow" not in source.read(spark, {"0": 0}, {"0": 1})._jdf.queryExecution().toString()
+    assert "MapInArrow" in source.read(spark, {"0": 0}, {"0": 2})._jdf.queryExecution().toString()

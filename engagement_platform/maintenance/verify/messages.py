@@ -70,10 +70,10 @@ def ledger(records: Sequence[BatchRecord]) -> Finding:
 
 
 def _tables(settings: Settings, spark: SparkSession, at: LakeSnapshot) -> list[Finding]:
-    lake, done = Lake(spark, settings), [record.manifest for record in at.done]
+    lake = Lake(spark, settings)
     notified = at.notified(lake).select(*ID, "change_type", "notification_id")
     quarantined = at.read(lake, QUARANTINE).where(F.col("topic") == settings.kafka.engagements_topic)
-    messages = kept(_messages(settings, spark, done, quarantined))
+    messages = kept(_messages(settings, spark, at.done, quarantined))
     refused = F.col("reason_code").isNotNull()
     joined = _joined(lake, at, messages.where(~refused), notified)
     # A visible row was inserted once more than deleted. A row that arrived hidden was never announced.
@@ -165,13 +165,18 @@ def _not_erased(lake: Lake, at: LakeSnapshot, missing: DataFrame, absent: Findin
     return left
 
 
-def _messages(settings: Settings, spark: SparkSession, done: Sequence[Manifest], quarantined: DataFrame) -> DataFrame:
+def _messages(
+    settings: Settings, spark: SparkSession, done: Sequence[BatchRecord], quarantined: DataFrame
+) -> DataFrame:
     """Messages of the finished batches that quarantine does not hold, decoded; as far as the broker has them.
 
     Whatever quarantine holds is accounted for: the same bytes at the same place, or the place alone, where the subject
     was erased. Of erased subjects nothing is expected. Those refused by the settings of their batch have a reason_code.
     """
     source = KafkaSource(settings.kafka.engagements_topic, settings.kafka)
+    for batch in (record.manifest for record in done if record.attempts > 1):
+        # Where Spark's reader ended with a record, it would again.
+        source.read_otherwise(_held(source, batch.start, batch.end), batch.end)
     held = quarantined.select(*(F.col(name).alias(f"held_{name}") for name in (*COORDINATES, "value")))
     same = reduce(and_, (F.col(name).eqNullSafe(F.col(f"held_{name}")) for name in (*COORDINATES, "value")))
     erased = F.col("reason_code").eqNullSafe(Reason.ERASED.value)
@@ -185,7 +190,7 @@ def _messages(settings: Settings, spark: SparkSession, done: Sequence[Manifest],
         limits = DecodingLimits.of(as_pinned(settings, last).decoding)
         return raw.mapInArrow(decode_batches("engagement", limits, last.ingestion_ts), ENGAGEMENT_DECODED_DDL)
 
-    alike = groupby(done, key=lambda manifest: manifest.settings.get("decoding"))
+    alike = groupby((record.manifest for record in done), key=lambda manifest: manifest.settings.get("decoding"))
     decoded = kept(reduce(DataFrame.unionAll, (decoded_of(list(batches)) for _, batches in alike)))
     decoded = withheld(decoded, ENGAGEMENTS, StoredTombstones(settings), Lake(spark, settings)).where(~erased)
     return decoded.select(*COORDINATES, *ID, "version", "person_id", *_EVENT, "reason_code")
