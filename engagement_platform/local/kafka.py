@@ -25,6 +25,7 @@ RETENTION_HOURS = 7 * 24
 UP_WITHIN_S = 90.0
 CALL_S = 20.0
 
+_CONFIG, _LOGGING = "server.properties", "log4j2.properties"
 # Kafka says a lot at INFO; of that only the lines that tell a start from a stop are kept.
 _LOG4J = """\
 status = error
@@ -55,11 +56,14 @@ class EmbeddedKafka:
         # million messages in batches and 5,000 one by one in between 7.5 s instead of 12 s (2 cores, Java 17). The room
         # for compiled code that goes with that would be 48 MB.
         quick = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=128m", "-XX:+UseSerialGC")
-        logging = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
+        # In its folder, so that no file has to name that: Kafka takes a comma for the end of a path, and Java reads
+        # properties as Latin-1 and paths by the locale.
+        there = ("env", f"--chdir={self.data_dir}", "LC_ALL=C.UTF-8")
+        logging = f"-Dlog4j2.configurationFile={_LOGGING}"
         # pyspark's log4j first: a newer slf4j than the broker's own, and one with a backend.
-        class_path = ":".join(map(str, [*logging_jars(), *jars]))
-        java = (str(find_java()), "-Xmx256m", *quick, "-XX:+ExitOnOutOfMemoryError", logging, "-cp", class_path)
-        self._java = java
+        class_path = ":".join(str(jar.absolute()) for jar in (*logging_jars(), *jars))
+        java = str(find_java().absolute())
+        self._java = (*there, java, "-Xmx256m", *quick, "-XX:+ExitOnOutOfMemoryError", logging, "-cp", class_path)
 
     def child(self, topics: Mapping[str, int] | None = None) -> Child:
         """The broker as a process to supervise, its folder formatted. Ready once it answers and has the topics.
@@ -67,11 +71,10 @@ class EmbeddedKafka:
         Raises PlatformError when the folder cannot be formatted.
         """
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        (self.data_dir / "log4j2.properties").write_text(_LOG4J)
-        config = self.data_dir / "server.properties"
-        config.write_text("".join(f"{key}={value}\n" for key, value in self.properties.items()))
+        (self.data_dir / _LOGGING).write_text(_LOG4J)
+        (self.data_dir / _CONFIG).write_text("".join(f"{key}={value}\n" for key, value in self.properties.items()))
         if not (self.data_dir / "log" / "meta.properties").exists():
-            self._format(config)
+            self._format()
 
         def ready() -> bool:
             if not answers(self.port):
@@ -84,12 +87,12 @@ class EmbeddedKafka:
                 raise
             return True
 
-        return Child(name=NAME, command=[*self._java, "kafka.Kafka", str(config)], ready=ready)
+        return Child(name=NAME, command=[*self._java, "kafka.Kafka", _CONFIG], ready=ready)
 
-    def _format(self, config: Path) -> None:
+    def _format(self) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         # With an equals sign, since an id may begin with a dash.
-        arguments = ("format", f"--cluster-id={cluster}", "--config", str(config), "--ignore-formatted")
+        arguments = ("format", f"--cluster-id={cluster}", "--config", _CONFIG, "--ignore-formatted")
         run = subprocess.run(
             [*self._java, "kafka.tools.StorageTool", *arguments], capture_output=True, text=True, check=False
         )
@@ -146,7 +149,7 @@ class EmbeddedKafka:
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "log.dirs": str(self.data_dir / "log"),
+            "log.dirs": "log",
             "auto.create.topics.enable": "false",
             "message.max.bytes": LARGEST_MESSAGE_BYTES,
             "replica.fetch.max.bytes": LARGEST_MESSAGE_BYTES,

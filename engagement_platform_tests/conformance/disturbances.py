@@ -77,13 +77,14 @@ def copy_database(source: Path, target: Path) -> None:
 
 
 def kill_jvm(*words: str) -> None:
-    """End the JVM of whose command line each word is a part."""
+    """End the JVM of whose command line, or the folder that it runs in, each word is a part."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_text().split("\0")
+            told = [*command, str((process / "cwd").readlink())] if command[0].endswith("java") else []
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if command[0].endswith("java") and all(any(word in part for part in command) for word in words):
+        if told and all(any(word in part for part in told) for word in words):
             os.kill(int(process.name), signal.SIGKILL)
             return
-    raise AssertionError(f"no JVM has {words} in its command line")
+    raise AssertionError(f"no JVM has {words} in its command line or its folder")

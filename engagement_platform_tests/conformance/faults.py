@@ -257,7 +257,7 @@ class Storm:
     def _happens(self, kind: str) -> None:
         """While a job waits at its point, or some time after it."""
         if kind == BROKER:
-            kill_jvm("kafka.Kafka", f"{self.home}/kafka/server.properties")
+            kill_jvm("kafka.Kafka", f"{self.home}/kafka")
         elif kind == CONNECT:
             kill_jvm("connect_server.py", f"{self.home}/spark/log4j2.properties")
         elif kind == PROCESS:

@@ -22,14 +22,22 @@ def partitions(bootstrap_servers: str) -> Mapping[str, int]:
     return {name: len(topic.partitions) for name, topic in topics.items() if not name.startswith("__")}
 
 
-def test_messages_outlive_a_restart_on_other_ports(kafka_jars: list[Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("home", ["lake", "José, a=b #1\\%20"])
+def test_messages_outlive_a_restart_on_other_ports_whatever_their_folder_is_called(
+    home: str, kafka_jars: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a cron job, or in an image that sets no locale.
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.chdir(tmp_path)
     port, controller_port, next_port, next_controller_port = free_ports(4)
-    first = EmbeddedKafka(tmp_path, port, controller_port, kafka_jars)
+    folder = tmp_path / home
+    first = EmbeddedKafka(folder, port, controller_port, kafka_jars)
     with first:
         first.create_topics({"kept": 1, "other": 3})
         Broker(first).produce("kept", [(None, b"key", b"one"), (None, None, b"two")])
     assert not answers(port)
-    with EmbeddedKafka(tmp_path, next_port, next_controller_port, kafka_jars) as second:
+    assert list(tmp_path.iterdir()) == [folder]
+    with EmbeddedKafka(folder, next_port, next_controller_port, kafka_jars) as second:
         kept = on_topic(KafkaSettings(bootstrap_servers=second.bootstrap_servers), "kept")
         assert kept == [(b"key", b"one"), (None, b"two")]
         assert partitions(second.bootstrap_servers) == {"kept": 1, "other": 3}
