@@ -43,7 +43,7 @@ they had no earlier version."""
 ROWS_PER_FILE = 500_000
 """Rows of one batch in one file of a table without partitions: some 50 MB of engagements (a guess)."""
 
-UNSAFE_IN_ROOT = "%#?[]"
+UNSAFE_IN_ROOT = "%#?[],"
 _GLOB = re.compile(r"[*{}\\]")
 """What Spark takes for a pattern in the path of a file to read."""
 
@@ -75,13 +75,18 @@ class LakePathRefused(PlatformError):
         )
 
 
+def refuse_path(root: str) -> None:
+    """Raise LakePathRefused for a folder of this machine with a name that cannot be a lake's."""
+    if "://" not in root and any(character in root for character in UNSAFE_IN_ROOT):
+        raise LakePathRefused(root)
+
+
 class Lake:
     """The tables under one root, through one Spark session. Raises LakePathRefused."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark, self.settings, self.root = spark, settings, settings.lake
-        if self.is_local and any(character in self.root for character in UNSAFE_IN_ROOT):
-            raise LakePathRefused(self.root)
+        refuse_path(self.root)
 
     def under(self, settings: Settings) -> Self:
         """The same tables and session under other settings, such as those that a manifest pins."""

@@ -121,6 +121,8 @@ def connect_child(
             "SPARK_CONNECT_MODE_ENABLED": None,
             # Session windows and file names use it; the platform is UTC everywhere.
             "TZ": "UTC",
+            # By it Java reads the paths that it is given.
+            "LC_ALL": "C.UTF-8",
             CONF: json.dumps(conf),
             **env,
         },

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from engagement_platform.engine.durable_files import write_durably
 from engagement_platform.errors import PlatformError
+from engagement_platform.lake.lake import refuse_path
 from engagement_platform.local import ingest
 from engagement_platform.local.aws import NOT_INSTALLED, is_installed
 from engagement_platform.local.figures import BALANCE, Figures, Watch, figures, latencies, progress, summary_table
@@ -150,8 +151,13 @@ def run_up(settings: Settings, rate: float, seconds: float | None, console: Cons
 def _foreground(
     services: Services, ports: Mapping[str, str], console: Console, stop: threading.Event
 ) -> Iterator[Foreground]:
-    """Hold this home alone, after a look at the ports; whatever happens inside, all children are stopped at the end."""
+    """Hold this home alone, after a look at the ports; whatever happens inside, all children are stopped at the end.
+
+    Raises LakePathRefused, which each run would otherwise.
+    """
     home = services.settings.home
+    for folder in (services.settings.lake, str(home.absolute())):
+        refuse_path(folder)
     for name in ("no_proxy", "NO_PROXY"):
         # What runs here is asked directly, by all children, too, whatever proxy leads elsewhere.
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), LOCALHOST, "localhost")))

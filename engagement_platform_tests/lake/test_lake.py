@@ -119,7 +119,7 @@ def test_the_liquid_layout_clusters_by_organization_and_day(lake: Lake, tmp_path
     lake.ensure(table)
 
 
-@pytest.mark.parametrize("folder", ["100%", "a#b", "what?", "[a]"])
+@pytest.mark.parametrize("folder", ["100%", "a#b", "what?", "[a]", "a,b"])
 def test_a_lake_in_a_folder_that_the_engines_understand_differently_is_refused(
     spark: SparkSession, tmp_path: Path, folder: str
 ) -> None:

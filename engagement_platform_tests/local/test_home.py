@@ -50,3 +50,20 @@ def test_a_home_is_made_for_its_owner_only_whatever_the_umask(tmp_path: Path, fi
     finally:
         os.umask(before)
     assert home.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("command", ["up", "services"])
+@pytest.mark.parametrize("folder", ["homes, mine", "#1"])
+def test_a_home_whose_name_no_lake_can_have_is_refused_before_anything_starts(
+    tmp_path: Path, command: str, folder: str
+) -> None:
+    home = tmp_path / folder
+    env = {**os.environ, "ENGAGEMENT_PLATFORM_HOME": str(home)}
+    run = subprocess.run(
+        [sys.executable, "-m", "engagement_platform.cli", command],
+        env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert run.returncode == 1
+    assert run.stderr.count("\n") == 1
+    assert "The lake cannot be in" in run.stderr
+    assert not home.exists()
