@@ -43,7 +43,7 @@ def import_store(
     """
     from engagement_platform.lake.lake import Lake
     from engagement_platform.lake.session import spark_session
-    from engagement_platform.maintenance.importing.files import find
+    from engagement_platform.maintenance.importing.files import damage_named, find
     from engagement_platform.maintenance.importing.job import import_into
     from engagement_platform.maintenance.importing.rows import declared, inferred
     from engagement_platform.pipelines.declarations.declared import declarations
@@ -58,7 +58,7 @@ def import_store(
     if table in {written.name for written in declarations(settings).written}:
         raise typer.BadParameter(f"{table} is declared, and its own job writes it", param_hint="TABLE")
     store = find(source, file_format)
-    with spark_session(settings, "import", reads_only=show, source=store.folder) as spark:
+    with spark_session(settings, "import", reads_only=show, source=store.folder) as spark, damage_named(store):
         columns = inferred(spark, store) if schema is None else declared(schema, store)
         if show:
             types = {field.name: field.dataType.simpleString() for field in columns}

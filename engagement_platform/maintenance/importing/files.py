@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,6 +17,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.orc as paorc
 import pyarrow.parquet as pq
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
@@ -32,6 +35,7 @@ _SEPARATORS = (",", "\t", ";", "|")
 _OPENED_AT_ONCE = 16
 """Files that are opened at the same time: a small object is all waiting for its answer (a guess)."""
 _LONGEST_HEADER = 1024 * 1024
+_CHUNK = 1024 * 1024
 
 
 class ImportRefused(PlatformError):
@@ -180,4 +184,42 @@ def _shape(folder: str, file: SourceFile) -> Shape:
             return Shape(file.format, schema=str(schema.remove_metadata()))
         return Shape(file.format)
     except (OSError, ValueError, csv.Error, pa.ArrowException) as error:
-        raise ImportRefused(file.path, f"it cannot be read ({str(error)[:300]}); mend it or move it away") from error
+        raise _unreadable(file, error) from error
+
+
+@contextmanager
+def damage_named(source: Source) -> Iterator[None]:
+    """Raise ImportRefused where Spark fails inside and a file cannot be read to its end: Spark does not always name it.
+
+    Then reads the files one after the other.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as failed:
+        for file in source.files:
+            try:
+                _read_through(source.folder, file)
+            except (OSError, ValueError, pa.ArrowException) as error:
+                raise _unreadable(file, error) from failed
+        raise
+
+
+def _read_through(folder: str, file: SourceFile) -> None:
+    filesystem, path = log.opened(f"{folder}/{file.path}")
+    if file.format not in ("parquet", "orc"):
+        with filesystem.open_input_stream(path, compression=file.codec) as opened:
+            while opened.read(_CHUNK):
+                pass
+        return
+    with filesystem.open_input_file(path) as opened:
+        if file.format == "parquet":
+            for _ in pq.ParquetFile(opened).iter_batches():
+                pass
+        else:
+            found = paorc.ORCFile(opened)
+            for stripe in range(found.nstripes):
+                found.read_stripe(stripe)
+
+
+def _unreadable(file: SourceFile, error: Exception) -> ImportRefused:
+    return ImportRefused(file.path, f"it cannot be read ({str(error)[:300]}); mend it or move it away")

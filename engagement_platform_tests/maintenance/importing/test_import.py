@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import importlib
 import json
@@ -13,6 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -111,8 +113,22 @@ def test_plain_text_is_lines_and_what_cannot_be_imported_is_refused_by_its_name(
         assert isinstance(refused, ImportRefused)
         assert name in str(refused)
         (source / name).unlink()
-    written(source, "broken.log.gz", gzip.compress(b"line\n" * 9)[:-12])
-    assert called("store", "old/other", "--yes").exit_code == 1
+    table = pa.table({"value": [f"line {n}" for n in range(9_000)]})
+    pq.write_table(table, home / "whole.parquet", compression=None)
+    paorc.write_table(table, home / "whole.orc", compression="zlib")
+    whole = (home / "whole.orc").read_bytes()
+    damaged = {
+        "broken.log.gz": gzip.compress(b"line\n" * 9)[:-12],
+        "broken.log.bz2": bz2.compress(b"line\n" * 9)[:-12],
+        "broken.parquet": (home / "whole.parquet").read_bytes().replace(b"PAR1\x15", b"PAR1\xff", 1),
+        "broken.orc": whole[: len(whole) // 3] + b"\xff" * 64 + whole[len(whole) // 3 + 64 :],
+    }
+    for name, content in damaged.items():
+        written(source, name, content)
+        refused = called("store", "old/other", "--yes").exception
+        assert isinstance(refused, ImportRefused), name
+        assert name in str(refused)
+        (source / name).unlink()
     assert rows_in(home / "home/lake/old/other") == [], "everything is read before anything is written"
     assert isinstance(called("nowhere", "old/other", "--yes").exception, ImportRefused)
     assert called("store", "engagement/data", "--yes").exit_code == 2
