@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -57,12 +58,17 @@ LAUNCH = """mutation($job: String!) { launchRun(executionParams: {selector: {rep
 STATUS = "query($run: ID!) { runOrError(runId: $run) { __typename ... on Run { status } } }"
 UNDER_WAY = frozenset({"QUEUED", "NOT_STARTED", "MANAGED", "STARTING", "STARTED", "CANCELING"})
 
+OTHERS = {"dagster": "logs of runs, files", "ingest": "ingest server, files", "spark": "scratch of Spark, files"}
+"""What of a home has no line of its own, by folder."""
+ELSE = "all else in the home, files"
+
 Sample = dict[str, float]
 
 
 def kept(home: Path) -> Sample:
     """What a home holds: files and sizes by part."""
-    others = [size for path, size in sizes(home) if _is_other(path.relative_to(home))]
+    others = [(path.relative_to(home), size) for path, size in sizes(home) if _is_other(path.relative_to(home))]
+    files = Counter(OTHERS.get(path.parts[0], ELSE) for path, _ in others)
     ticks = _size(home / "dagster" / "schedules")
     return {
         "data files": data_files(home),
@@ -73,15 +79,15 @@ def kept(home: Path) -> Sample:
         "Dagster's ticks, MB": ticks / MEGABYTE,
         "logs, MB": _size(home / "logs") / MEGABYTE,
         "broker, MB": _size(home / "kafka") / MEGABYTE,
-        "all else in the home, files": len(others),
-        "all else in the home, MB": sum(others) / MEGABYTE,
+        **{name: files[name] for name in (*OTHERS.values(), ELSE)},
+        "all else in the home, MB": sum(size for _, size in others) / MEGABYTE,
     }
 
 
 BOUNDED = (
     "PSS, GB", "collecting, % of the time", "processes", "open files", "data files", "Dagster's databases, MB",
     "backlog",
-    "all else in the home, files", "all else in the home, MB",
+    *OTHERS.values(), ELSE, "all else in the home, MB",
 )  # fmt: skip
 """Level off: in the last quarter of the run no higher than in the second and in the third, give or take what comes with
 a night.

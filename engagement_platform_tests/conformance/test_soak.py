@@ -80,6 +80,7 @@ def test_what_goes_while_a_home_is_measured_is_left_out(tmp_path: Path) -> None:
         "dagster/schedules/schedules.db": 1024,
         "dagster/history/runs.db": 8, "dagster/history/runs.db-wal": 16, "dagster/storage/x/compute": 32,
         "stores.db": 64, "stores.db-shm": 128, "logs/up.log": 256, "kafka/0.log": 512,
+        "ingest/spool/1": 3, "ingest/keys": 5, "pii/vault": 7,
     }.items():  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"." * size)
@@ -88,7 +89,8 @@ def test_what_goes_while_a_home_is_measured_is_left_out(tmp_path: Path) -> None:
     assert found == {
         "data files": 1, "files of table logs": 2, "lake, MB": 7, "stores, MB": 192, "Dagster's databases, MB": 8,
         "Dagster's ticks, MB": 1024,
-        "logs, MB": 256, "broker, MB": 512, "all else in the home, files": 1, "all else in the home, MB": 32,
+        "logs, MB": 256, "broker, MB": 512, "logs of runs, files": 1, "ingest server, files": 2,
+        "scratch of Spark, files": 0, "all else in the home, files": 1, "all else in the home, MB": 32 + 3 + 5 + 7,
     }  # fmt: skip
 
 
