@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import PurePosixPath
 
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -160,14 +161,24 @@ def _what_was_done(uri: str, before: int, marker: str) -> Rewritten:
     return Rewritten(version, removed, added, values)
 
 
-def has_unused_files(place: Place) -> bool:
-    """Whether VACUUM would find a file that is old enough to go. Costs a listing, a VACUUM a Spark job over each file.
+def old_files(place: Place) -> list[str]:
+    """Files that VACUUM would find old enough to go, by their paths below the table; none: it has nothing to do.
 
-    It says yes, too, where there are old deletion vectors, which delta-rs knows no use for.
+    Costs a listing, a VACUUM a Spark job over each file. Old deletion vectors are among them, used or not, since
+    delta-rs knows no use for them.
     """
     found = log.open_version(place.uri).vacuum(dry_run=True, full=True)
     # Those of Hadoop's checksums are none of Spark's.
-    return any(not path.rpartition("/")[2].startswith((".", "_")) for path in found)
+    return [path for path in found if not path.rpartition("/")[2].startswith((".", "_"))]
+
+
+def tables_among(place: Place, paths: Iterable[str]) -> list[str]:
+    """Folders of these files that are tables themselves, of which the log of this one knows nothing; sorted.
+
+    Folders of partitions are not looked at.
+    """
+    folders = {str(folder) for path in paths for folder in PurePosixPath(path).parents if "=" not in str(folder)}
+    return sorted(one for one in folders - {"."} if log.newest_entry(f"{place.uri}/{one}") is not None)
 
 
 def unused_files(place: Place, spark: SparkSession) -> list[str]:

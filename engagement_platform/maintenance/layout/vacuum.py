@@ -145,6 +145,18 @@ class RetentionUnreadable(PlatformError):
         )
 
 
+class OtherTablesWithin(PlatformError):
+    """The folder of a table has other tables in it, whose files its log does not know."""
+
+    def __init__(self, table: str, within: Sequence[str]) -> None:
+        self.table = table
+        names = ", ".join(f"{table}/{one}" for one in within)
+        super().__init__(
+            f"VACUUM of {table} would remove the files of {names}, which lies in its folder. Nothing was removed. Move "
+            "one of them."
+        )
+
+
 @dataclass(frozen=True)
 class Vacuumed:
     """What was removed, or (dry_run) would be."""
@@ -270,7 +282,7 @@ def vacuum(
 
     hours: keep so many; None: as many as the longest floor. dry_run: only say what would go, in files and bytes.
     Raises StillRead, RetentionTooShort with every floor above `hours`, RetentionNotApplied, RetentionUnreadable,
-    LeaseUnavailable, NotADeltaTable, LogNotReadable.
+    OtherTablesWithin, LeaseUnavailable, NotADeltaTable, LogNotReadable.
     """
     now = now or datetime.now(UTC)
     with stores.leases.acquire(f"table/{vacuum_of(table.name)}", purpose="vacuum", wait=settings.stores.lease_wait):
@@ -290,7 +302,9 @@ def vacuum(
             raise RetentionNotApplied(table.name, own_hours, keep, because)
         place = place_of(settings, table)
         found: tuple[int, int | None] = 0, 0
-        if lake_optimize.has_unused_files(place):
+        if old := lake_optimize.old_files(place):
+            if within := lake_optimize.tables_among(place, old):
+                raise OtherTablesWithin(table.name, within)
             found = _dry_run(place, spark()) if dry_run else lake_optimize.vacuum(place, spark())
         return Vacuumed(table.name, dry_run, own_hours, "the table's own retention", *found)
 
@@ -299,6 +313,9 @@ def _dry_run(place: lake_optimize.Place, spark: SparkSession) -> tuple[int, int 
     """How many files would go, and their bytes; None: on an object store Spark names them only."""
     paths = lake_optimize.unused_files(place, spark)
     return len(paths), None if "://" in place.uri else sum(_sizes(place.uri, paths))
+
+
+_OF_ONE_TABLE = (LogNotReadable, RetentionNotApplied, RetentionUnreadable, OtherTablesWithin, StillRead)
 
 
 def vacuum_tables(
@@ -318,7 +335,7 @@ def vacuum_tables(
         for table in targets(settings, asked):
             try:
                 yield vacuum(settings, table, stores, spark, hours=hours, dry_run=dry_run)
-            except (LogNotReadable, RetentionNotApplied, RetentionUnreadable, StillRead, LeaseUnavailable) as error:
+            except (*_OF_ONE_TABLE, LeaseUnavailable) as error:
                 # One table must not keep the others from being looked after.
                 if asked is not None:
                     raise

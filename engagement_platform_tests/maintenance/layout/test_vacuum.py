@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.lake import log, optimize
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
-from engagement_platform.lake.optimize import Place, has_unused_files, unused_files
+from engagement_platform.lake.optimize import Place, old_files, unused_files
 from engagement_platform.lake.optimize import vacuum as vacuum_by_spark
 from engagement_platform.maintenance.layout.files import retention
 from engagement_platform.maintenance.layout.vacuum import (
     Floor,
+    OtherTablesWithin,
     RetentionNotApplied,
     RetentionTooShort,
     RetentionUnreadable,
@@ -142,6 +144,22 @@ def test_spark_is_asked_only_where_a_file_is_old_enough_to_go(lake: SeededLake) 
     assert DeltaTable(lake.uri()).version() == version, "nothing is committed either"
 
 
+def test_a_table_in_whose_folder_another_one_lies_is_not_vacuumed(lake: SeededLake) -> None:
+    lake.engagements("org-1", 1)
+    within = Path(lake.uri()) / "more" / "deep"
+    shutil.copytree(lake.uri(), within)
+    own_retention(lake.uri(), 0)
+    for path in within.rglob("*.parquet"):
+        made_ago(path, timedelta(days=9))
+    for dry_run in (True, False):
+        with pytest.raises(OtherTablesWithin, match=r"remove the files of engagement/data/more/deep, .* Nothing was"):
+            swept(lake, short(lake), dry_run=dry_run)
+    lake.notifications("org-1", 1)
+    done = list(vacuum_tables(short(lake), dry_run=True))
+    assert [type(one) for one in done] == [OtherTablesWithin, Vacuumed]
+    assert len(list(within.rglob("*.parquet"))) == 1
+
+
 def test_a_table_whose_vacuum_breaks_is_named_and_the_others_are_done(
     lake: SeededLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,13 +167,13 @@ def test_a_table_whose_vacuum_breaks_is_named_and_the_others_are_done(
     lake.notifications("org-1", 1)
     looked = []
 
-    def breaks(place: Place) -> bool:
+    def breaks(place: Place) -> list[str]:
         looked.append(place.name)
         if place.name == DATA.name:
             raise DeltaError("a feature that nobody knows")
-        return False
+        return []
 
-    monkeypatch.setattr(optimize, "has_unused_files", breaks)
+    monkeypatch.setattr(optimize, "old_files", breaks)
     done = list(vacuum_tables(lake.settings))
     assert looked == [DATA.name, NOTIFICATION.name]
     [failed] = [one for one in done if isinstance(one, VacuumFailed)]
@@ -176,13 +194,13 @@ def test_a_file_that_no_commit_names_is_one_to_go_where_it_is_one_for_spark(
 ) -> None:
     lake.engagements("org-1", 1)
     place = Place(DATA.name, lake.uri(), lake.settings.lake)
-    assert not has_unused_files(place)
+    assert old_files(place) == []
     orphan = Path(lake.uri(), path)
     orphan.parent.mkdir(parents=True, exist_ok=True)
     orphan.write_bytes(b"x")
     made_ago(orphan, timedelta(days=9))
     found = [one.removeprefix("file:") for one in unused_files(place, spark)]
-    assert has_unused_files(place) == (str(orphan) in found)
+    assert bool(old_files(place)) == (str(orphan) in found)
 
 
 def test_a_table_with_deletion_vectors_is_left_to_spark_which_knows_the_use_of_each(
@@ -194,7 +212,8 @@ def test_a_table_with_deletion_vectors_is_left_to_spark_which_knows_the_use_of_e
     spark.sql(f"DELETE FROM delta.`{place.uri}` WHERE id < 10").collect()
     for vector in Path(place.uri).glob("deletion_vector_*.bin"):
         made_ago(vector, timedelta(days=9))
-    assert (has_unused_files(place), unused_files(place, spark)) == (True, [])
+    assert old_files(place)
+    assert unused_files(place, spark) == []
     assert vacuum_by_spark(place, spark) == (0, 0)
     assert spark.read.format("delta").load(place.uri).count() == 90
 
