@@ -80,7 +80,7 @@ def lags(settings: Settings, engine: Engine) -> list[Lag]:
     for cursor in (*cursors.all(root), *cursors.below(root)):
         table = NOTIFICATION.name if cursor.lake == root else cursor.lake.removeprefix(f"{root}/")
         position = Position(**cursor.position)
-        waits = behind(f"{root}/{table}", position)
+        waits = behind(f"{root}/{table}", position, of_rows=table != NOTIFICATION.name)
         found.append(Lag(cursor.name, table, position, waits, cursor.committed_ts, cursor.rows_read))
     uri = NOTIFICATION.uri(settings.lake)
     if (notification := log.open_log(uri)) is None:
@@ -93,14 +93,17 @@ def lags(settings: Settings, engine: Engine) -> list[Lag]:
     return found
 
 
-def behind(uri: str, position: Position) -> Behind:
-    """What waits in the table at `uri` after a position."""
+def behind(uri: str, position: Position, *, of_rows: bool = False) -> Behind:
+    """What waits in the table at `uri` after a position. of_rows: its rows are handed out as they were written, and so
+    none from before an erasure."""
     newest = log.version(uri)
     last = added_rows.BEFORE_ALL if newest is None else newest
     rows, oldest, gone = -position.rows, None, made_anew(position, newest, log.table_id(uri))
     try:
         for version in range(position.version + 1, min(last, position.version + MOST_COMMITS) + 1):
             files = added_rows.added(uri, version)
+            if of_rows and not files and added_rows.erases(uri, version):
+                gone = f"an erasure took rows away in version {version}"
             # What makes a table, or moves rows to other files, is nothing to read.
             if files and oldest is None:
                 oldest = log.committed(uri, version)

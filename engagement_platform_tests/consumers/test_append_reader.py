@@ -11,6 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from engagement_platform.consumers import Appends, ConsumerRefused, TooFarBehind
+from engagement_platform.consumers.lag import lags
+from engagement_platform.engine.database import open_engine
 from engagement_platform.engine.model import Transaction
 from engagement_platform.lake import added_rows, store_tables
 from engagement_platform.lake.arrow import table_of
@@ -126,10 +128,14 @@ def test_rows_before_an_erasure_are_not_handed_out_to_who_had_not_read_them_yet(
         with pytest.raises(TooFarBehind, match=r"an erasure took rows away in version 5.*--start now"):
             next(iter(each))
         assert each.committed.version == 1
+    [lag] = lags(lake.settings, open_engine(lake.settings.store_url))
+    assert "took rows away" in str(lag.behind.lost)
     reader.forget()
     anew = Appends(lake.settings.lake, CLICK.name, name="me", start="now", store_url=lake.settings.store_url)
     lake.append(1)
     assert [ids(batch.rows) for batch in anew] == [["c4"]]
+    anew.commit()
+    assert [lag.behind.lost for lag in lags(lake.settings, open_engine(lake.settings.store_url))] == [None]
 
 
 def test_a_column_that_the_table_gains_while_it_is_followed_is_handed_out(tmp_path: Path) -> None:
