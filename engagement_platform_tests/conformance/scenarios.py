@@ -141,7 +141,7 @@ def followed(machine: Machine) -> None:
 
 def moved(machine: Machine) -> None:
     """The base of profiles was written anew, and its former files may go at once."""
-    after(PROFILES, MOVE_PROFILES)(machine)
+    after(MOVE_PROFILES, PROFILES, MOVE_PROFILES)(machine)
     own_retention(PROFILE.base.uri(machine.lake), 0)
 
 
@@ -253,7 +253,12 @@ SCENARIOS = (
         with_devices,
     ),
     Scenario("optimize", (CLI, "optimize"), after(INGEST, REQUESTS, APPLY, PROFILES)),
-    Scenario("vacuum", (CLI, "vacuum", PROFILE.base.name), moved, {f"{PREFIX}MAINTENANCE__ROLLBACK_WINDOW": "PT0S"}),
+    Scenario(
+        "vacuum",
+        (CLI, "vacuum", PROFILE.base.name),
+        moved,
+        {f"{PREFIX}MAINTENANCE__ROLLBACK_WINDOW": "PT0S", f"{PREFIX}REMATERIALIZE__METHOD": "overwrite"},
+    ),
     Scenario("restore", RESTORE, after(INGEST, REQUESTS, APPLY), finish=((CLI, "restore", "--finish"), RESTORE)),
     Scenario("erase", ERASE, keyed),
     Scenario("backfill", BACKFILL),
