@@ -119,6 +119,8 @@ class KafkaSource:
         """
         first, last = _as_partitions(start), _as_partitions(end)
         ranges = {partition: offset for partition, offset in first.items() if offset < last[partition]}
+        if not ranges:
+            return False
         before = dict(self._apart)
         with closing(records(self.topic, self.settings, ranges, last)) as found:
             for record in found:

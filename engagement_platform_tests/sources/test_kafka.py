@@ -310,6 +310,7 @@ def test_records_whose_timestamp_spark_cannot_hold_are_read_by_another_reader_on
         source.read(spark, start, end, tasks=2).collect()
     assert source.read_otherwise(start, end)
     assert not source.read_otherwise(start, end)
+    assert not source.read_otherwise(end, end)
     frame = source.read(spark, start, end, tasks=2)
     assert frame.columns == ["topic", "partition", "offset", "key", "value", "timestamp"]
     rows = {
