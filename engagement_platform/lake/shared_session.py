@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Column, Engine, MetaData, String, Table, select
 
 from engagement_platform.engine.database import ensure_tables, open_engine, reading, writing
-from engagement_platform.engine.lease import Lease, LeaseStore, LeaseUnavailable
+from engagement_platform.engine.lease import Lease, LeaseLost, LeaseStore, LeaseUnavailable
 from engagement_platform.lake.lake import TRANSACTION_CONF
 from engagement_platform.settings import Settings
 
@@ -65,7 +65,10 @@ def shared_session(
             except Exception as error:
                 # The server says that the session is gone, and not that another run has taken the place of this one.
                 if _says_ended(error):
-                    lease.check()
+                    try:
+                        lease.check()
+                    except LeaseLost as lost:
+                        raise lost from None
                 raise
             finally:
                 _close(session)

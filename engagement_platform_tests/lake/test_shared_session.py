@@ -148,7 +148,7 @@ def test_a_stopped_run_is_refused_by_the_server_once_another_has_its_place(serve
         run.kill()
     assert out.split() not in (beside, after)
     assert beside != after
-    assert "SESSION_CLOSED" in errors
+    assert "SESSION_CLOSED" not in errors, "what Spark says of it says nothing more"
     assert errors.splitlines()[-1].startswith("engagement_platform.engine.lease.LeaseLost: ")
     assert run.returncode == 1
 

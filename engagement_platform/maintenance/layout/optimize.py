@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from engagement_platform.engine.database import StoresUnavailable
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.lease import Holder, LeaseUnavailable
+from engagement_platform.engine.lease import Holder, LeaseLost, LeaseUnavailable
 from engagement_platform.engine.unfinished_batches import blocking_batches
 from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import live_files
@@ -250,7 +250,7 @@ class Callbacks:
 def optimize(
     settings: Settings, chosen: Plan, callbacks: Callbacks | None = None, open_spark: SparkOpener | None = None
 ) -> Iterator[Outcome]:
-    """Each slice of a plan, done or left with the reason. Raises StoresUnavailable."""
+    """Each slice of a plan, done or left with the reason. Raises StoresUnavailable, LeaseLost."""
     with spark_when_needed(settings, "optimize", open_spark) as spark:
         yield from Run(settings, open_stores(settings), spark, callbacks or Callbacks()).do(chosen)
 
@@ -268,7 +268,8 @@ class Run:
     def do(self, chosen: Plan) -> Iterator[Outcome]:
         """Each slice of the plan, done or left, and what did not fit into it; then what was done is in the history.
 
-        Raises StoresUnavailable, which stops all maintenance; what was done until then is in the history too.
+        Raises StoresUnavailable and LeaseLost, which stop all maintenance; what was done until then is in the history
+        too.
         Other errors come as slices that were left and `failed`.
         """
         if chosen.chosen:
@@ -323,7 +324,8 @@ class Run:
                 return self._rewrite(some, check)
         except LeaseUnavailable as error:
             return error.holder
-        except StoresUnavailable:
+        except (StoresUnavailable, LeaseLost):
+            # Another run has taken the place of this one.
             raise
         except Exception as error:
             if not is_about_a_table(error):

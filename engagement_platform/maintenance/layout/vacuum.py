@@ -22,7 +22,7 @@ from engagement_platform.consumers.streams import Unreadable, followed
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.engine.database import StoresUnavailable
 from engagement_platform.engine.job import Stores
-from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.engine.lease import LeaseLost, LeaseUnavailable
 from engagement_platform.engine.model import BatchRecord
 from engagement_platform.engine.unfinished_batches import how_to_finish, versions_read
 from engagement_platform.errors import PlatformError, first_line
@@ -340,7 +340,7 @@ def vacuum_tables(
                 if asked is not None:
                     raise
                 yield error
-            except (RetentionTooShort, StoresUnavailable, LakeHeld):
+            except (RetentionTooShort, StoresUnavailable, LakeHeld, LeaseLost):
                 raise
             except Exception as error:
                 if asked is not None or not is_about_a_table(error):

@@ -11,7 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.database import writing
+from engagement_platform.engine.lease import LeaseLost
 from engagement_platform.engine.model import Transaction
+from engagement_platform.engine.schema import LEASE
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import QUARANTINE, data_table
 from engagement_platform.lake.lake import Lake
@@ -19,12 +22,13 @@ from engagement_platform.lake.restore import RESTORE
 from engagement_platform.maintenance.layout.delta_log import recent
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, last_rewrites, predicted_and_actual
 from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
-from engagement_platform.maintenance.layout.plan import Left
+from engagement_platform.maintenance.layout.plan import Left, Slice
 from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.settings import LayoutSettings, MaintenanceSettings, Settings
 from engagement_platform_tests import plant
 from engagement_platform_tests.maintenance.layout import logs
 from engagement_platform_tests.maintenance.layout.seeded import (
+    DATA,
     NOTIFICATION,
     SeededLake,
     append_foreign,
@@ -170,6 +174,21 @@ def test_a_day_whose_file_is_lost_keeps_the_other_days_from_nothing(lake: Seeded
     assert [(type(one), one.slice.partition) for one in lake.optimize()] == [
         (Left, "ingestion_date=2026-11-01"), (Done, "ingestion_date=2026-11-02"),
     ]  # fmt: skip
+
+
+def test_a_run_whose_place_another_one_has_taken_begins_nothing_more(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    lake.notifications("org-1", 3)
+    begun: list[str] = []
+
+    def taken_over(one: Slice) -> None:
+        begun.append(one.table.name)
+        with writing(lake.stores.leases.engine, "test") as connection:
+            connection.execute(LEASE.update().values(fencing=LEASE.c.fencing + 1, owner="another run"))
+
+    with pytest.raises(LeaseLost, match=r"table/engagement/data .*held by another run"):
+        lake.optimize(callbacks=Callbacks(on_slice=taken_over))
+    assert begun == [DATA.name]
 
 
 def test_of_many_outcomes_the_newest_count(tmp_path: Path) -> None:
