@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -200,4 +201,6 @@ SECTIONS: Mapping[str, Section] = {"runs": _runs, "bugs": _bugs, "fuzz": _fuzz, 
 
 
 if __name__ == "__main__":
+    # Ended by a signal, it ends what it started, as after an error.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     sys.exit(main())
