@@ -64,7 +64,7 @@ def shared_session(
                 yield session
             except Exception as error:
                 # The server says that the session is gone, and not that another run has taken the place of this one.
-                if _says_ended(error):
+                if says_ended(error):
                     try:
                         lease.check()
                     except LeaseLost as lost:
@@ -113,7 +113,7 @@ def _release(session: SparkSession) -> None:
     try:
         session.client.release_session()
     except Exception as error:
-        if not _says_ended(error):
+        if not says_ended(error):
             raise
     finally:
         _close(session)
@@ -124,13 +124,14 @@ def _is_quiet(session: SparkSession) -> bool:
     try:
         return not session.interruptAll()
     except Exception as error:
-        if _says_ended(error):
+        if says_ended(error):
             return False
         _close(session)
         raise
 
 
-def _says_ended(error: Exception) -> bool:
+def says_ended(error: Exception) -> bool:
+    """Whether an error is, or quotes, a server's that has the session no longer."""
     return any(word in str(error) for word in _ENDED)
 
 

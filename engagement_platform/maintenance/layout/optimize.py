@@ -25,6 +25,7 @@ from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import live_files
 from engagement_platform.lake.optimize import OptimizeConflict, Place, Rewritten, SparkGetter, by_maintenance, rewrite
 from engagement_platform.lake.session import spark_session
+from engagement_platform.lake.shared_session import says_ended
 from engagement_platform.maintenance.layout import files, history, plan, remedies
 from engagement_platform.maintenance.layout.files import LogNotReadable
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY
@@ -54,8 +55,10 @@ class NotByOrganization(PlatformError):
 
 
 def is_about_a_table(error: Exception) -> bool:
-    """Whether an error is one of the platform's own, of Spark's or of delta-rs', and no bug."""
-    return isinstance(error, PlatformError) or type(error).__module__.startswith(_ENGINES)
+    """Whether an error is one of the platform's own, of Spark's or of delta-rs', and no bug; nor that the session is
+    gone, without which no other table can be looked after either."""
+    ours = isinstance(error, PlatformError) or type(error).__module__.startswith(_ENGINES)
+    return ours and not says_ended(error)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from engagement_platform.engine.database import writing
@@ -21,7 +22,7 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import RESTORE
 from engagement_platform.maintenance.layout.delta_log import recent
 from engagement_platform.maintenance.layout.history import LAYOUT_HISTORY, last_rewrites, predicted_and_actual
-from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, planned
+from engagement_platform.maintenance.layout.optimize import Asked, Callbacks, Done, NotByOrganization, Run, planned
 from engagement_platform.maintenance.layout.plan import Left, Slice
 from engagement_platform.maintenance.layout.survey import Target
 from engagement_platform.settings import LayoutSettings, MaintenanceSettings, Settings
@@ -188,6 +189,22 @@ def test_a_run_whose_place_another_one_has_taken_begins_nothing_more(lake: Seede
 
     with pytest.raises(LeaseLost, match=r"table/engagement/data .*held by another run"):
         lake.optimize(callbacks=Callbacks(on_slice=taken_over))
+    assert begun == [DATA.name]
+
+
+def test_a_run_whose_session_another_one_has_closed_begins_nothing_more(lake: SeededLake) -> None:
+    lake.engagements("org-1", 12)
+    lake.notifications("org-1", 3)
+    begun: list[str] = []
+
+    def session() -> SparkSession:
+        if begun:
+            raise PySparkRuntimeError("[INVALID_HANDLE.SESSION_CLOSED] Session was closed")
+        return lake.session()
+
+    run = Run(lake.settings, lake.stores, session, Callbacks(on_slice=lambda one: begun.append(one.table.name)))
+    with pytest.raises(PySparkRuntimeError):
+        list(run.do(planned(lake.settings, Asked())))
     assert begun == [DATA.name]
 
 
