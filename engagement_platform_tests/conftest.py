@@ -72,22 +72,15 @@ class Broker:
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Make a topic that does not exist. It keeps records of any age: retention goes by their timestamps."""
-        from confluent_kafka.admin import (  # type: ignore[attr-defined]
-            AdminClient,
-            AlterConfigOpType,
-            ConfigEntry,
-            ConfigResource,
-            ResourceType,
-        )
-
         self._kafka.create_topics({name: partitions})
-        for_ever = ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)
-        topic = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[for_ever])
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        admin.incremental_alter_configs([topic])[topic].result(timeout=CALL_S)
+        self._configure(name, "retention.ms", -1)
 
     def accept_any_timestamp(self, topic: str) -> None:
         """As brokers do before Kafka 4.0."""
+        for side in ("before", "after"):
+            self._configure(topic, f"message.timestamp.{side}.max.ms", 2**63 - 1)
+
+    def _configure(self, topic: str, name: str, value: int) -> None:
         from confluent_kafka.admin import (  # type: ignore[attr-defined]
             AdminClient,
             AlterConfigOpType,
@@ -96,11 +89,8 @@ class Broker:
             ResourceType,
         )
 
-        accepted = [
-            ConfigEntry(f"message.timestamp.{side}.max.ms", str(2**63 - 1), incremental_operation=AlterConfigOpType.SET)
-            for side in ("before", "after")
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=accepted)
+        entry = ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         admin.incremental_alter_configs([resource])[resource].result(timeout=CALL_S)
 
