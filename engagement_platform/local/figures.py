@@ -13,10 +13,18 @@ from rich.table import Table
 
 from engagement_platform.engine.model import BatchRecord, JobState
 from engagement_platform.errors import PlatformError
-from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS, TOPIC_JOBS, open_stores
+from engagement_platform.pipelines.jobs import (
+    INGEST_MUTATION_REQUESTS,
+    INGEST_PROFILE_CHANGES,
+    JOB_NAMES,
+    REMATERIALIZE_PROFILE,
+    TOPIC_JOBS,
+    open_stores,
+    topic_of,
+)
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.pipelines.status import Sums, job_statuses, quantiles
-from engagement_platform.settings import KafkaSettings, Settings
+from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 from engagement_platform.sources.kafka_errors import TopicMissing
 
@@ -33,7 +41,8 @@ class Figures:
 
     on_broker: messages ever written to the topics. landed, duplicates, quarantined, batches, backlog: of the jobs that
     read a topic, in messages; a request is a message once, when it lands. mutation_batches, requests_applied,
-    rows_mutated, requests_waiting: of the job that announces requests. files: of both.
+    rows_mutated, requests_waiting: of the job that announces requests. files: of both. What pipelines read that are off
+    does not count: nothing ingests it.
     """
 
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -70,36 +79,42 @@ class Figures:
 
 def figures(settings: Settings, sums: dict[str, Sums] | None = None) -> Figures:
     """The figures now; sums: as for `job_statuses`. Raises BrokerUnavailable, KafkaRefused, what the stores raise."""
-    at, on_broker = datetime.now(UTC), messages_on_broker(settings.kafka)
-    jobs = {job.job: job for job in job_statuses(settings, sums)}
+    at, on_broker = datetime.now(UTC), messages_on_broker(settings)
+    jobs = {job.job: job for job in job_statuses(settings, sums) if _is_on(job.job, settings)}
     counts = Counter(on_broker=on_broker)
-    for name in TOPIC_JOBS:
-        job = jobs[name]
+    for job in (jobs[name] for name in TOPIC_JOBS if name in jobs):
         counts.update({kind: job.totals[kind] for kind in ("landed", "duplicates", "quarantined", "files")})
         counts.update(batches=job.batches, backlog=job.backlog)
-    mutations = jobs[APPLY_MUTATIONS]
-    counts.update(
-        files=mutations.totals["files"],
-        mutation_batches=mutations.batches,
-        requests_applied=mutations.totals["rows_in"],
-        requests_waiting=mutations.backlog,
-        rows_mutated=sum(mutations.totals[kind] for kind in ("inserted", "updated", "deleted")),
-    )
+    if (mutations := jobs.get(APPLY_MUTATIONS)) is not None:
+        counts.update(
+            files=mutations.totals["files"],
+            mutation_batches=mutations.batches,
+            requests_applied=mutations.totals["rows_in"],
+            requests_waiting=mutations.backlog,
+            rows_mutated=sum(mutations.totals[kind] for kind in ("inserted", "updated", "deleted")),
+        )
     return Figures(
         at, counts, next((f"{job.job} failed: {why}" for job in jobs.values() if (why := job.failure)), None)
     )
 
 
-def messages_on_broker(kafka: KafkaSettings) -> int:
+def _is_on(job: str, settings: Settings) -> bool:
+    """Whether the pipeline of one of the platform's own jobs is on; of others, whose figures nobody adds up, True."""
+    if job in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
+        return settings.pipelines.profiles
+    return settings.pipelines.engagements or job not in JOB_NAMES
+
+
+def messages_on_broker(settings: Settings) -> int:
     """Messages ever written to the topics: the sum of their end offsets, whatever retention removed since.
 
     Asks the broker, not the producer, so that a producer that was killed cannot make the sum wrong. A topic that does
     not exist holds none. Raises BrokerUnavailable, KafkaRefused.
     """
     total = 0
-    for topic in (kafka.engagements_topic, kafka.mutation_requests_topic, kafka.profile_changes_topic):
+    for topic in (topic_of(job, settings) for job in TOPIC_JOBS if _is_on(job, settings)):
         with suppress(TopicMissing):
-            total += sum(KafkaSource(topic, kafka).end_offsets().values())
+            total += sum(KafkaSource(topic, settings.kafka).end_offsets().values())
     return total
 
 

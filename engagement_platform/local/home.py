@@ -30,8 +30,7 @@ def locked_home(home: Path) -> Iterator[int]:
         private_folder(home)
         lock = os.open(home / "embedded.lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        reason = f"{home} cannot hold local state: {error.strerror}. Set ENGAGEMENT_PLATFORM_HOME to a folder of yours."
-        raise PlatformError(reason) from None
+        raise _refused(home, error) from None
     try:
         deadline = time.monotonic() + LEFTOVERS_S
         while not _locked(lock):
@@ -42,11 +41,21 @@ def locked_home(home: Path) -> Iterator[int]:
                     "it with Ctrl-C in its terminal, or set ENGAGEMENT_PLATFORM_HOME to another folder."
                 )
             time.sleep(0.1)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+        except OSError as error:
+            # Such as of a disk that is full.
+            raise _refused(home, error) from None
         yield lock
     finally:
         os.close(lock)
+
+
+def _refused(home: Path, error: OSError) -> PlatformError:
+    return PlatformError(
+        f"{home} cannot hold local state: {error.strerror}. Set ENGAGEMENT_PLATFORM_HOME to a folder of yours."
+    )
 
 
 def _locked(lock: int) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from rich.console import Console
 from rich.live import Live
@@ -95,7 +96,8 @@ def run_services(
     """Broker, Spark Connect, S3 and SQS with the ingest server and simulated games before them, until `stop`.
 
     Once all answer, their settings are printed and written to `env_file`. game_rate: events a second, 0 for no games.
-    Raises PortInUse, HomeInUse, ChildFailed and what resolving jars raises; nothing is left running then.
+    Raises PortInUse, HomeInUse, ChildFailed, what resolving jars raises, and PlatformError where the file cannot be
+    written; nothing is left running then.
     """
     services = all_services(settings)
     variables = services.variables
@@ -104,13 +106,11 @@ def run_services(
     with _foreground(services, services.needs, console, stop) as foreground:
         try:
             if env_file is not None:
-                # Who waits for it must not go on with the ports of an earlier run.
-                env_file.unlink(missing_ok=True)
+                _make_room(env_file)
             foreground.start(*services.children())
             foreground.start_late()
             foreground.start()
             if env_file is not None:
-                env_file.parent.mkdir(parents=True, exist_ok=True)
                 # A program that watches for the file sees it whole or not at all.
                 write_durably(env_file, "".join(f"{key}={value}\n" for key, value in variables.items()).encode())
             for key, value in variables.items():
@@ -125,6 +125,17 @@ def run_services(
                 foreground.turn()
         except StoppedEarly:
             console.print("Stopping …")
+
+
+def _make_room(file: Path) -> None:
+    """Remove the file of an earlier run, with whose ports nobody must go on; raise where no new one can be written."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=file.parent).close()
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        reason = f"Nothing was started: {file} cannot be written: {error.strerror}. Name a file in a folder of yours."
+        raise PlatformError(reason) from None
 
 
 def run_up(settings: Settings, rate: float, seconds: float | None, console: Console, stop: threading.Event) -> int:

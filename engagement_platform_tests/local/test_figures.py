@@ -24,7 +24,12 @@ from engagement_platform.local.figures import (
     progress,
     summary_table,
 )
-from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS, open_stores
+from engagement_platform.pipelines.jobs import (
+    INGEST_ENGAGEMENTS,
+    INGEST_MUTATION_REQUESTS,
+    INGEST_PROFILE_CHANGES,
+    open_stores,
+)
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import KafkaSettings, Settings
 from engagement_platform_tests.conftest import Broker
@@ -139,6 +144,25 @@ def test_totals_are_over_all_jobs_and_latencies_over_what_finished_since(broker:
     took = latencies(settings, NOON)
     assert [took[name] for name in (*FRESH, *MUTATION)] == [5, 5, 5, 6]
     assert set(latencies(settings, NOON + timedelta(seconds=2)).values()) == {None}
+
+
+@pytest.mark.broker
+def test_what_waits_for_a_pipeline_that_is_off_is_no_backlog(broker: Broker, settings: Settings) -> None:
+    profiles = settings.kafka.profile_changes_topic
+    broker.create_topic(profiles, partitions=1)
+    broker.produce(profiles, [(0, None, b"{}")] * 5)
+    broker.produce(settings.kafka.engagements_topic, [(0, None, b"{}")] * 9)
+    (profile,) = batches(INGEST_PROFILE_CHANGES, (2,))
+    finish(settings, profile, {"rows_in": 2, "landed": 2, "files": 3}, 5)
+
+    def counted(**on: bool) -> dict[str, int]:
+        pipelines = settings.pipelines.model_copy(update=on)
+        now = figures(settings.model_copy(update={"pipelines": pipelines})).counts
+        return {name: now[name] for name in ("on_broker", "landed", "files", "backlog")}
+
+    assert counted() == {"on_broker": 14, "landed": 2, "files": 3, "backlog": 12}
+    assert counted(profiles=False) == {"on_broker": 9, "landed": 0, "files": 0, "backlog": 9}
+    assert counted(engagements=False) == {"on_broker": 5, "landed": 2, "files": 3, "backlog": 3}
 
 
 def test_requests_were_announced_by_the_first_batch_that_reached_their_sequence() -> None:

@@ -38,6 +38,26 @@ def test_a_home_in_use_is_refused_with_its_holder_and_free_again_when_that_ended
         assert (tmp_path / "embedded.lock").read_text() == str(os.getpid())
 
 
+FULL = """
+    import pathlib, resource, sys
+    from engagement_platform.errors import PlatformError
+    from engagement_platform.local.home import locked_home
+    # Writing fails as on a full disk.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    try:
+        with locked_home(pathlib.Path(sys.argv[1])):
+            print("held")
+    except PlatformError as error:
+        print(error)
+"""
+
+
+def test_a_home_that_nothing_can_be_written_to_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(FULL), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith(f"{tmp_path} cannot hold local state: File too large.")
+
+
 @pytest.mark.parametrize("first", ["services", "stores"])
 def test_a_home_is_made_for_its_owner_only_whatever_the_umask(tmp_path: Path, first: str) -> None:
     home, before = tmp_path / "home", os.umask(0)

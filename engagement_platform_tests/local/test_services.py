@@ -197,6 +197,20 @@ def own_ports() -> Mapping[str, str]:
     return {f"ENGAGEMENT_PLATFORM_EMBEDDED__{name}_PORT": str(port) for name, port in ports}
 
 
+@pytest.mark.usefixtures("kafka_jars", "spark_jars")
+def test_an_env_file_that_cannot_be_written_is_refused_before_anything_starts(
+    tmp_path: Path, own_ports: Mapping[str, str]
+) -> None:
+    (tmp_path / "taken").touch()
+    command = [sys.executable, "-m", "engagement_platform.cli", "services", "--env-file", str(tmp_path / "taken" / "x")]
+    env = {**os.environ, **own_ports}
+    refused = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert refused.returncode == 1
+    assert "Nothing was started" in refused.stderr
+    assert "cannot be written" in refused.stderr
+    assert not list((tmp_path / "home" / "logs").glob("*.log"))
+
+
 @pytest.mark.first_day
 @pytest.mark.broker
 @pytest.mark.crash
