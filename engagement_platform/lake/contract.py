@@ -145,7 +145,7 @@ def differences(contract: Table, found: Found) -> tuple[list[Column], list[str]]
         for column in contract.columns
         if column.name in found.columns and _plain(found.columns[column.name]) != _plain(column.type)
     ]
-    problems += [f"column {name} is not declared" for name in found.columns if name not in contract.column_names]
+    problems += undeclared(contract, found.columns)
     common = [name for name in contract.column_names if name in found.columns]
     if not problems and common != [name for name in found.columns if name in contract.column_names]:
         problems.append(f"the order of columns is {', '.join(found.columns)}")
@@ -157,6 +157,11 @@ def differences(contract: Table, found: Found) -> tuple[list[Column], list[str]]
     if append_only != (contract.mode is Mode.APPEND_ONLY) and not opened:
         problems.append(f"delta.appendOnly is {str(append_only).lower()}, declared {contract.mode}")
     return missing, problems
+
+
+def undeclared(contract: Table, columns: Iterable[str]) -> list[str]:
+    """Each column that a table has and its contract does not, as a sentence."""
+    return [f"column {name} is not declared" for name in columns if name not in contract.column_names]
 
 
 def partitioned_otherwise(partitioned_by: Sequence[str], contract: Table) -> str:

@@ -159,8 +159,8 @@ class Lake:
         """
         for table in tables:
             found = log.describe(self.uri(table))
-            if found is not None and (unknown := [name for name in found.columns if name not in table.column_names]):
-                raise ContractBroken(table.name, [f"column {name} is not declared" for name in unknown])
+            if found is not None and (unknown := contract.undeclared(table, found.columns)):
+                raise ContractBroken(table.name, unknown)
 
     def read(self, table: Table, version: int | None = None, *, skips: bool = False) -> DataFrame:
         """All rows, as of a version or now. skips: predicates may follow by which Delta skips files.
