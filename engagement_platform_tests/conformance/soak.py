@@ -24,17 +24,19 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.table import Table as RichTable
 
 from benchmarks.cells import add_options, console, open_run, right_aligned
-from benchmarks.footprint import GIGABYTE, MEGABYTE, data_files, database, descendants, pss_of, sizes
+from benchmarks.footprint import GIGABYTE, MEGABYTE, data_files, database, descendants, kind_of, pss_of, sizes
 from benchmarks.pages import add_page_option, markdown, publish
 from engagement_platform.local.connect import GC_LOG
 from engagement_platform.local.orchestrator import ui_address
@@ -44,14 +46,17 @@ NAME, COMMAND = "soak", "make soak HOURS=2 ARGS=--page=docs/reliability.md"
 NIGHT = ("optimize_tables", "vacuum_tables", "remove_old_runs")
 """Jobs that schedules run at night, in their order."""
 HOUR_S, MINUTE_S = 3600.0, 60.0
+MINUTES_SEEN = 15
+"""What the Spark server collects is looked at over so long: with a night in it."""
 SPARK = """\
 spark.databricks.delta.properties.defaults.deletedFileRetentionDuration interval 1 hours
 spark.databricks.delta.properties.defaults.logRetentionDuration interval 1 hours
 """
 SETTINGS = {
     "MUTATION__MAX_LATENESS": "PT1H", "MAINTENANCE__ROLLBACK_WINDOW": "PT1H", "CONSUMERS__KEEP_FOR": "PT1H",
+    "STORES__KEEP_BATCHES": "PT1H",
 }  # fmt: skip
-LEVEL, LINEAR = 1.15, 1.5
+LEVEL, NOISE, LINEAR = 1.15, 1.03, 1.5
 LAUNCH = """mutation($job: String!) { launchRun(executionParams: {selector: {repositoryLocationName:
 "engagement_platform", repositoryName: "__repository__", jobName: $job}}) { __typename
 ... on LaunchRunSuccess { run { runId } } } }"""
@@ -63,6 +68,8 @@ OTHERS = {"dagster": "logs of runs, files", "ingest": "ingest server, files", "s
 ELSE = "all else in the home, files"
 
 Sample = dict[str, float]
+Night = tuple[str, int]
+"""A job and the number of the night in which it was launched."""
 
 
 def kept(home: Path) -> Sample:
@@ -84,36 +91,31 @@ def kept(home: Path) -> Sample:
     }
 
 
-BOUNDED = (
-    "PSS, GB", "collecting, % of the time", "processes", "open files", "data files", "Dagster's databases, MB",
-    "backlog",
-    *OTHERS.values(), ELSE, "all else in the home, MB",
+PER_KIND = "PSS of {}, GB"
+ARRIVES = (
+    "lake, MB", "files of table logs", "stores, MB", "broker, MB", "Dagster's ticks, MB", "logs, MB",
 )  # fmt: skip
-"""Level off: in the last quarter of the run no higher than in the second and in the third, give or take what comes with
-a night.
-Data files go an hour after they were replaced, so of two hours the second quarter has not all of them yet: the third.
-
-The others grow with what arrives, and no faster: rows that are alive, what happened to each batch, messages for the 7
-days for which the broker keeps them, ticks of sensors for the day that `dagster.yaml` keeps them, entries of tables'
-logs, which Delta removes by whole days only
-(`test_files_of_a_log_go_with_a_checkpoint_once_its_retention_is_over`), logs up to 40 MB a process.
-"""
-
-
+"""Grow with what arrives, and no faster: rows that are alive, entries of tables' logs, which Delta removes by whole
+days only (`test_files_of_a_log_go_with_a_checkpoint_once_its_retention_is_over`), keys of subjects, messages for the 7
+days for which the broker keeps them, ticks of sensors for the day that `dagster.yaml` keeps them, logs up to 40 MB a
+process. All others level off."""
 AN_HOUR_LATER = "data files"
-"""What VACUUM removes, an hour at the earliest after it was replaced."""
+"""What VACUUM removes, an hour at the earliest after it was replaced: of two hours the second quarter has not all of
+them yet."""
 _PAUSE = re.compile(r"^\[([\d.]+)s\] GC\(\d+\) Pause .* ([\d.]+)ms$", re.MULTILINE)
 
 
-def collecting(log: Path) -> float:
-    """Share of the time, %, in which the Spark server did nothing but collect its heap, in all that its log has.
+def collecting(log: Path, last_s: float = MINUTES_SEEN * MINUTE_S) -> float:
+    """Share of the last so many seconds of its log, %, in which the Spark server did nothing but collect its heap.
 
     A heap that is full shows nowhere else: its size is what the server was given.
     """
     text = "".join(file.read_text() for file in log.parent.glob(f"{log.name}*"))
     pauses = [(float(at), float(ms) / 1000) for at, ms in _PAUSE.findall(text)]
-    times = [at for at, _ in pauses]
-    return 100 * sum(pause for _, pause in pauses) / (max(times) - min(times)) if len(set(times)) > 1 else 0.0
+    end = max((at for at, _ in pauses), default=0.0)
+    seen = [(at, pause) for at, pause in pauses if at >= end - last_s]
+    begin = min((at for at, _ in seen), default=end)
+    return 100 * sum(pause for _, pause in seen) / (end - begin) if end > begin else 0.0
 
 
 def _is_other(path: Path) -> bool:
@@ -144,26 +146,39 @@ def open_files(processes: Collection[int]) -> int:
     return found
 
 
-def quarters(samples: Sequence[Sample], name: str) -> list[float]:
-    """The highest value of a figure in each quarter of the run."""
+@dataclass(frozen=True)
+class Quarter:
+    """What a figure was in a quarter of the run."""
+
+    middle: float
+    highest: float
+
+
+def quarters(samples: Sequence[Sample], name: str) -> list[Quarter]:
+    """The middle and the highest value of a figure in each quarter of the run."""
     bounds = [len(samples) * n // 4 for n in range(5)]
-    return [max(one[name] for one in samples[low:high]) for low, high in pairwise(bounds)]
+    parts = [[one.get(name, 0.0) for one in samples[low:high]] for low, high in pairwise(bounds)]
+    return [Quarter(median(part), max(part)) for part in parts]
 
 
-def verdict(name: str, found: Sequence[float]) -> str:
-    """What a figure's quarters say; empty: it grows on."""
+def verdict(name: str, found: Sequence[Quarter]) -> str:
+    """What a figure's quarters say; empty: it grows on.
+
+    Level: at its highest no higher than before by more than a night brings, and in the middle no higher than in the
+    quarters before, or higher by half of what it grew between them at most: a leak adds as much in each quarter.
+    """
     second, third, last = found[1:]
-    settled = third if name == AN_HOUR_LATER else min(second, third)
-    # Also what grows by a little less from each quarter to the next.
-    if last <= settled * LEVEL:
+    settled = third.highest if name == AN_HOUR_LATER else min(second.highest, third.highest)
+    grew, grows = third.middle - second.middle, last.middle - third.middle
+    slows_down = last.middle <= max(second.middle, third.middle) * NOISE or grows <= grew / 2
+    if last.highest <= settled * LEVEL and slows_down:
         return "level"
-    return "as what arrives" if name not in BOUNDED and last - third <= (third - second) * LINEAR else ""
+    no_faster = last.highest - third.highest <= (third.highest - second.highest) * LINEAR
+    return "as what arrives" if name in ARRIVES and no_faster else ""
 
 
-def soak(
-    home: Path, rows: Path, rate: float, hours: float, night_minutes: float
-) -> tuple[list[Sample], int, str, list[str]]:
-    """Run `up`, look at it each minute: samples, its exit status, the last that it printed, and runs that failed.
+def soak(home: Path, rows: Path, rate: float, hours: float, night_minutes: float) -> tuple[list[Sample], int, str, str]:
+    """Run `up`, look at it each minute: samples, its exit status, the last that it printed, and what nights came to.
 
     home: a folder that is not there yet. rows: the file of CSV that gets each sample at once.
     """
@@ -179,7 +194,7 @@ def soak(
             [sys.executable, "-m", "engagement_platform.cli", *arguments], stdout=out, stderr=out,
             env={**os.environ, **settings, "SPARK_CONF_DIR": str(spark)}, start_new_session=True,
         )  # fmt: skip
-    samples, under_way, failed = list[Sample](), dict[str, str](), list[str]()
+    samples, under_way, ended = list[Sample](), dict[str, Night](), list[tuple[Night, str]]()
     began, nights = time.monotonic(), 0
     try:
         while process.poll() is None:
@@ -188,8 +203,10 @@ def soak(
             if not (backlog := re.findall(r"backlog ([\d,]+)", log.read_text())):
                 continue
             found = processes_of(process.pid, home)
-            pss = sum(map(pss_of, found)) / GIGABYTE
-            living = {"PSS, GB": pss, "processes": len(found), "open files": open_files(found)}
+            pss = defaultdict[str, float](float)
+            for pid in found:
+                pss[PER_KIND.format(kind_of(pid))] += pss_of(pid) / GIGABYTE
+            living = {"PSS, GB": sum(pss.values()), **pss, "processes": len(found), "open files": open_files(found)}
             living["collecting, % of the time"] = collecting(home / "spark" / GC_LOG)
             sample = {"minute": minute, **living, "backlog": float(backlog[-1].replace(",", "")), **kept(home)}
             if process.poll() is not None or minute > hours * HOUR_S / MINUTE_S - 1:
@@ -198,13 +215,13 @@ def soak(
             samples.append(sample)
             write(rows, samples)
             try:
-                failed += over(under_way, status_of)
+                ended += over(under_way, status_of)
                 if minute >= (nights + 1) * night_minutes:
                     nights += 1
-                    under_way |= {launch(job): f"{job} of night {nights}" for job in NIGHT}
+                    under_way |= {launch(job): (job, nights) for job in NIGHT}
             except OSError as error:
                 # The samples of hours are worth more than one answer.
-                failed.append(f"the UI's answer in minute {minute:.0f} ({error})")
+                ended.append((("the UI", nights), f"no answer in minute {minute:.0f} ({error})"))
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -213,15 +230,29 @@ def soak(
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    return samples, process.returncode, log.read_text()[-2000:], failed
+    return samples, process.returncode, log.read_text()[-2000:], of_nights(ended, under_way.values(), nights)
+
+
+def of_nights(ended: Sequence[tuple[Night, str]], left: Collection[Night], nights: int) -> str:
+    """Empty where each run of a night succeeded, those of the last one aside that are under way; else what is wrong."""
+    wrong = [(night, status) for night, status in ended if status != "SUCCESS"]
+    wrong += [(night, "has not ended") for night in left if night[1] < nights]
+    if not ended:
+        return "no run of a night has ended"
+    return ", ".join(f"{job} of night {night}: {status}" for (job, night), status in wrong)
 
 
 def write(rows: Path, samples: Sequence[Sample]) -> None:
     """All samples so far: whatever ends the run later, they are there."""
     with rows.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(samples[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, names(samples), restval=0, lineterminator="\n")
         writer.writeheader()
         writer.writerows(samples)
+
+
+def names(samples: Sequence[Sample]) -> list[str]:
+    """Of all figures; kinds of processes come and go."""
+    return list(dict.fromkeys(name for sample in samples for name in sample))
 
 
 def launch(job: str) -> str:
@@ -246,19 +277,18 @@ def asked(query: str, **variables: str) -> Any:
         return json.load(answer)["data"]
 
 
-def over(under_way: dict[str, str], status: Callable[[str], str]) -> list[str]:
-    """Take out the runs that have ended, and say which did not succeed. under_way: what each run is, by its id."""
-    ended = [(under_way.pop(run), said) for run in list(under_way) if (said := status(run)) not in UNDER_WAY]
-    return [f"{what} ended with {said}" for what, said in ended if said != "SUCCESS"]
+def over(under_way: dict[str, Night], status: Callable[[str], str]) -> list[tuple[Night, str]]:
+    """Take out the runs that have ended; what each was and its status. under_way: what each run is, by its id."""
+    return [(under_way.pop(run), found) for run in list(under_way) if (found := status(run)) not in UNDER_WAY]
 
 
-def table(found: Mapping[str, Sequence[float]], minutes: float) -> RichTable:
-    """The highest value of each figure in each quarter, and what that says."""
-    shown = right_aligned(
-        f"Soak of {minutes:.0f} minutes, the highest of each quarter", "", "1st", "2nd", "3rd", "4th", ""
-    )
+def table(found: Mapping[str, Sequence[Quarter]], minutes: float) -> RichTable:
+    """The middle and the highest value of each figure in each quarter, and what that says."""
+    title = f"Soak of {minutes:.0f} minutes, the middle of each quarter (the highest)"
+    shown = right_aligned(title, "", "1st", "2nd", "3rd", "4th", "")
     for name, values in found.items():
-        shown.add_row(name, *(f"{value:,.4g}" for value in values), verdict(name, values) or "GROWS")
+        cells = (f"{value.middle:,.4g} ({value.highest:,.4g})" for value in values)
+        shown.add_row(name, *cells, verdict(name, values) or "GROWS")
     return shown
 
 
@@ -276,19 +306,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = Path(tempfile.mkdtemp(prefix="soak-"))
     try:
         rows = run.folder / f"{NAME}.csv"
-        samples, status, said, failed = soak(folder / "home", rows, options.rate, options.hours, options.night)
+        samples, status, last_words, wrong = soak(folder / "home", rows, options.rate, options.hours, options.night)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if len(samples) < 4:
-        raise SystemExit(f"`up` ended with {status} before there was anything to see: {said}")
-    found = {name: quarters(samples, name) for name in samples[0] if name != "minute"}
+        raise SystemExit(f"`up` ended with {status} before there was anything to see: {last_words}")
+    found = {name: quarters(samples, name) for name in names(samples) if name != "minute"}
     shown = table(found, samples[-1]["minute"])
-    console.print(shown, said, sep="\n")
+    console.print(shown, last_words, sep="\n")
     books = "Every message is accounted for." if status == 0 else f"`up` ended with status {status}."
-    nights = f"Failed: {', '.join(failed)}." if failed else "Every run of a night that ended succeeded."
+    nights = f"Failed: {wrong}." if wrong else "Every run of a night succeeded."
     console.print(nights)
     publish(NAME, COMMAND, markdown(run, [shown], [books, nights]), run, page)
-    return int(status != 0 or bool(failed) or not all(verdict(name, values) for name, values in found.items()))
+    return int(status != 0 or bool(wrong) or not all(verdict(name, values) for name, values in found.items()))
 
 
 if __name__ == "__main__":
