@@ -1,4 +1,4 @@
-"""What Dagster's own database keeps: the job that removes old runs and events, which open-source Dagster never does.
+"""What databases keep: the job that removes old runs and events, which open-source Dagster never does, and batches.
 
 Ticks of sensors and schedules are not here: `dagster.yaml` says how long those are kept.
 """
@@ -14,6 +14,8 @@ import sqlalchemy as sa
 
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import RETRIED, TRIED_AGAIN, schedule
+from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.forgotten_batches import forget
 
 ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 
@@ -58,17 +60,20 @@ def remove_before(instance: dg.DagsterInstance, before: datetime) -> dict[str, i
 
 @dg.op(retry_policy=TRIED_AGAIN)
 def remove_old(context: dg.OpExecutionContext, platform: Platform) -> None:
-    """What is older than `dagster.retention`."""
-    before = datetime.now(UTC) - platform.settings().dagster.retention
-    context.add_output_metadata(dict(remove_before(context.instance, before)))
+    """What is older than `dagster.retention`, and batches older than `stores.keep_batches`."""
+    settings, now = platform.settings(), datetime.now(UTC)
+    removed = remove_before(context.instance, now - settings.dagster.retention)
+    keep = max(settings.stores.keep_batches, settings.maintenance.rollback_window)
+    context.add_output_metadata({**removed, "batches": forget(open_engine(settings.store_url), now - keep)})
 
 
 @dg.job(tags=RETRIED)
 def remove_old_runs() -> None:
-    """Remove runs, events and check results of Dagster's that are older than `dagster.retention`. No table changes."""
+    """Remove runs, events and check results of Dagster's that are older than `dagster.retention`, and from the stores
+    batches that are older than `stores.keep_batches`. No table changes."""
     remove_old()
 
 
 def definitions() -> dg.Definitions:
-    nightly = schedule(remove_old_runs.name, "0 4 * * *", "Removes every night what is older than `dagster.retention`.")
+    nightly = schedule(remove_old_runs.name, "0 4 * * *", "Removes every night what databases kept for long enough.")
     return dg.Definitions(jobs=[remove_old_runs], schedules=[nightly])

@@ -84,6 +84,16 @@ BATCH_METADATA = Table(
     Column("counts", JsonObject, nullable=False),
 )
 
+# What those batches of a job come to of which there is no row any more.
+FORGOTTEN_BATCHES = Table(
+    "forgotten_batches",
+    METADATA,
+    Column("job_name", String(256), primary_key=True),
+    Column("batches", BigInteger, nullable=False),
+    Column("counts", JsonObject, nullable=False),
+    Column("through", UtcTimestamp, nullable=False),
+)
+
 JOB_GENERATION = Table(
     "job_generation",
     METADATA,

@@ -14,6 +14,7 @@ from engagement_platform.engine.database import may_exist, open_engine
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.fencing import declared as declared_transactions
 from engagement_platform.engine.fencing import targets_of
+from engagement_platform.engine.forgotten_batches import forgotten
 from engagement_platform.engine.job import BatchReport, Callbacks, MicroBatchJob, Stores
 from engagement_platform.engine.lease import LeaseStore
 from engagement_platform.engine.model import JobState, Manifest, lineage
@@ -241,12 +242,19 @@ def reread_job(day: date, parts: Parts, declared: DeclaredEntity | None = None) 
     """What was ingested on a UTC day, read once more by what the checkpoints of that day recorded.
 
     declared: changes of it, of whose versions the highest counts; None: engagements, applied as a keyed upsert. Changes
-    nothing where nothing was wrong; after a decoding fix the repaired rows land and are announced.
+    nothing where nothing was wrong; after a decoding fix the repaired rows land and are announced. Raises JobRefused
+    where the batches of the day are forgotten.
     """
     kafka, checkpoints = parts.settings.kafka, parts.stores.checkpoints
     job = INGEST_ENGAGEMENTS if declared is None else declared.entity.ingest_job
     topic = kafka.engagements_topic if declared is None else declared.topic
-    last = checkpoints.latest(job)
+    last, gone = checkpoints.latest(job), forgotten(parts.stores.leases.engine, job).through
+    if gone is not None and day <= gone.date():
+        raise JobRefused(
+            f"What {job} read on {day} is not recorded any more: batches that ended up to {gone:%Y-%m-%d %H:%M:%S} UTC "
+            "are forgotten (stores.keep_batches). Nothing was read. To read all that the topic has: "
+            f"engagement-platform reset {job}"
+        )
     app_ids = lineage(checkpoints.history(job), checkpoints.app_id(job))
     ranges = recorded_ranges(checkpoints.history(job, ingestion_date=day), app_ids)
     source = RecordedRanges(topic, kafka, ranges, last.manifest.identity if last else {})

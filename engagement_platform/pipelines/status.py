@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from sqlalchemy import func, select
 
 from engagement_platform.engine.database import may_exist, open_engine, reading
+from engagement_platform.engine.forgotten_batches import Forgotten, forgotten
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import BatchRecord, JobState, Offsets
 from engagement_platform.engine.schema import BATCH
@@ -103,14 +104,15 @@ class Sums:
     def look(self, job: str, stores: Stores) -> None:
         """Add what has finished since; batches of a job finish one after the other."""
         new = list[BatchRecord]()
-        for limit in (None,) if self.last is None else (_FIRST_LOOK, None):
+        for limit in () if self.last is None else (_FIRST_LOOK, None):
             records = stores.checkpoints.history(job, limit=limit)
             new = list(takewhile(lambda one: self.last is None or one.manifest != self.last.manifest, records))
             if len(new) < len(records):
                 break
         else:
             # The first look, or into stores that no longer know what was seen.
-            self.batches, self.totals, self.last = 0, Counter(), None
+            new, gone = _everything(job, stores)
+            self.batches, self.totals, self.last = gone.batches, Counter(gone.counts), None
         done = succeeded(new)
         self.batches += len(done)
         self.totals.update(summed(done))
@@ -132,6 +134,14 @@ def job_statuses(settings: Settings, sums: dict[str, Sums] | None = None) -> lis
         waits = in_tables(job, settings, stores) or Waiting(backlog(job, settings, checkpoint))
         found.append(JobStatus(job, checkpoint, waits.rows, of.batches, of.totals.copy(), waits.since, of.last))
     return found
+
+
+def _everything(job: str, stores: Stores) -> tuple[list[BatchRecord], Forgotten]:
+    """The job's batches, newest first, and what those come to that are forgotten; both of one moment."""
+    records, seen = list[BatchRecord](), None
+    while (gone := forgotten(stores.leases.engine, job)) != seen:
+        records, seen = stores.checkpoints.history(job), gone
+    return records, gone
 
 
 def unread_from(checkpoint: BatchRecord | None) -> Offsets | None:

@@ -122,6 +122,12 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ),
     ),
     Elsewhere(
+        "engine/test_forgotten_batches.py"
+        "::test_whatever_is_forgotten_when_books_and_next_batches_are_as_if_nothing_was",
+        "one transaction for each portion, and the next night goes on",
+        ("engine.forgotten_batches._forget_some",),
+    ),
+    Elsewhere(
         "engine/test_lease.py::test_a_killed_holder_is_replaced_at_once_even_while_it_is_a_zombie",
         _STAYS,
         ("engine.lease.Lease.heartbeat", "engine.lease.Lease.release", "engine.lease.LeaseStore.acquire"),
@@ -369,6 +375,7 @@ NO_COMMIT: Mapping[str, str] = {
     "lake.optimize.unused_files": "what VACUUM would remove; nothing is",
     "local.aws.EmbeddedAws.furnish": _MADE_ANEW,
     "local.connect.connect_child": _MADE_ANEW,
+    "local.up._make_room": "the file of an earlier run goes, and a new one is written once all runs",
     "local.home.locked_home": "who holds the home, for as long as they do",
     "local.ingest.make_sample_keys": "keys of the sample traffic; one that is lost is made anew",
     "local.kafka.EmbeddedKafka.child": _MADE_ANEW,

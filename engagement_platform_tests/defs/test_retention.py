@@ -11,6 +11,9 @@ import pytest
 
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.retention import remove_before, remove_old_runs
+from engagement_platform.engine.model import Manifest
+from engagement_platform.pipelines.jobs import open_stores
+from engagement_platform.settings import Settings
 
 OLD, NEW, REPORTED = 40, 3, 300
 TABLE, RARE = dg.AssetKey("table"), dg.AssetKey("rare")
@@ -90,3 +93,21 @@ def test_the_job_keeps_what_the_setting_says(monkeypatch: pytest.MonkeyPatch, tm
             monkeypatch.setenv("ENGAGEMENT_PLATFORM_DAGSTER__RETENTION", retention)
             assert remove_old_runs.execute_in_process(instance=instance, resources={"platform": Platform()}).success
             assert instance.has_run(run) is kept
+
+
+@pytest.mark.parametrize(("keep", "window", "left"), [("P2D", "P1D", 2), ("P1D", "P2D", 2), ("P1D", "PT1H", 1)])
+def test_batches_stay_recorded_for_as_long_as_a_restore_may_need_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keep: str, window: str, left: int
+) -> None:
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_STORES__KEEP_BATCHES", keep)
+    monkeypatch.setenv("ENGAGEMENT_PLATFORM_MAINTENANCE__ROLLBACK_WINDOW", window)
+    checkpoints = open_stores(Settings()).checkpoints
+    ended = datetime.now(UTC) - timedelta(hours=36)
+    for nth in range(2):
+        batch = Manifest("ingest", "ingest@1.a", nth, {"0": nth}, {"0": nth + 1}, ended)
+        checkpoints.begin(batch)
+        checkpoints.succeed(batch, {"rows_in": 1}, {}, ended)
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        assert remove_old_runs.execute_in_process(instance=instance, resources={"platform": Platform()}).success
+    assert len(checkpoints.history("ingest")) == left

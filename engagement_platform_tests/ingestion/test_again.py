@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from engagement_platform.engine.forgotten_batches import forget
 from engagement_platform.engine.job import BatchReport
+from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
 from engagement_platform.maintenance.verify.messages import verify
-from engagement_platform.pipelines.jobs import parts_of, redrive_jobs, reread_job
+from engagement_platform.pipelines.jobs import JobRefused, parts_of, redrive_jobs, reread_job
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.settings import BatchSettings, DecodingSettings
@@ -150,6 +152,18 @@ def test_reading_a_day_again_changes_nothing_where_nothing_was_wrong(world: Worl
     assert world.contents() == before
     assert reread(world, date(2026, 11, 20)) == [], "nothing was ingested on the day before"
     assert_verified(world)
+
+
+def test_a_day_whose_batches_are_forgotten_is_refused_and_not_taken_for_an_empty_one(world: World) -> None:
+    checkpoints, app_id = world.stores.checkpoints, world.stores.checkpoints.app_id("ingest-engagements")
+    for nth in range(2):
+        batch = Manifest("ingest-engagements", app_id, nth, {"0": nth}, {"0": nth + 1}, NOW)
+        checkpoints.begin(batch)
+        checkpoints.succeed(batch, {"rows_in": 1}, {}, NOW)
+    assert forget(world.stores.leases.engine, NOW + timedelta(days=1)) == 1
+    with pytest.raises(JobRefused, match=f"on {TODAY} is not recorded any more.*engagement-platform reset ingest-eng"):
+        reread(world)
+    assert not reread(world, TODAY + timedelta(days=1))
 
 
 def test_a_reset_reads_everything_again_and_doubles_nothing(world: World) -> None:

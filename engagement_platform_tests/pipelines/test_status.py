@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from engagement_platform.cli import app
+from engagement_platform.engine.forgotten_batches import forget
 from engagement_platform.engine.model import BatchRecord, JobState, Manifest
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST
@@ -204,6 +205,13 @@ def test_sums_that_go_on_from_the_last_look_are_those_of_all_batches(
     checkpoints.succeed(anew, {"landed": 5})
     assert looked() == (96, Counter(rows_in=sum(range(94)), landed=94 + 7 + 5))
     assert asked[-1] == 64
+    before = (sums.batches, sums.totals.copy())
+    assert forget(stores.leases.engine, datetime.now(UTC) + timedelta(days=1)) == 93
+    sums.look(INGEST_ENGAGEMENTS, stores)
+    assert (sums.batches, sums.totals) == before, "who has looked before knows them"
+    first_look = Sums()
+    first_look.look(INGEST_ENGAGEMENTS, stores)
+    assert (first_look.batches, first_look.totals) == before, "what is forgotten counts"
     other = open_stores(Settings(home=tmp_path / "other"))
     sums.look(INGEST_ENGAGEMENTS, other)
     assert (sums.batches, sums.totals) == (0, Counter()), "other stores were put in their place"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from engagement_platform.engine.forgotten_batches import forgotten
 from engagement_platform.engine.job import Stores
 from engagement_platform.engine.model import JobState, Offsets, first_start
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
@@ -205,6 +206,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     records = [record for job in stores.checkpoints.jobs() for record in stores.checkpoints.history(job)]
     timeline = Timeline(records, *group.pinned, moving=group.moving)
     place, exact = _boundary(group, timeline, uris, asked, versions)
+    _refuse_forgotten(stores, timeline, asked, place)
     changes = []
     for table in group.tables:
         if table.name not in versions:
@@ -268,6 +270,18 @@ def _boundary(
                 return place, {table: to, source: place.version}
     place = timeline.at_version(to, log.markers(uris[table]))
     return place, {} if place.version is None else {table: place.version}
+
+
+def _refuse_forgotten(stores: Stores, timeline: Timeline, asked: Asked, place: Boundary) -> None:
+    """Raise RestoreRefused where batches that ended there are forgotten: jobs would go on in the wrong place."""
+    jobs = {step.manifest.job for step in timeline.steps}
+    ends = [end for job in jobs if (end := forgotten(stores.leases.engine, job).through) is not None]
+    if ends and (place.step < 0 or (isinstance(asked.to, datetime) and asked.to <= max(ends))):
+        raise RestoreRefused(
+            asked.table,
+            f"batches that ended up to {max(ends):%Y-%m-%d %H:%M:%S} UTC are forgotten (stores.keep_batches), and with "
+            "them how far jobs had read by then. Restore to a later version or time",
+        )
 
 
 def _is_there(settings: Settings, group: Group, table: Table, now: int, to: int) -> bool:

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from engagement_platform.defs.entity_checks import watermark_result
+from engagement_platform.engine.forgotten_batches import forget
 from engagement_platform.engine.model import Manifest, NoIdentity
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
 from engagement_platform.lake import store_tables
@@ -89,6 +90,32 @@ def test_a_time_means_the_batches_that_had_landed_by_then_wherever_their_rows_ar
     assert planned.boundary == f"the end of {INGEST} batch 2"
     assert read_by(landed.world, landed, asked) == 3
     assert landed.world.rows_at(dict(planned.target)) == landed.seen(3)
+
+
+def test_versions_and_times_of_forgotten_batches_are_refused_and_later_ones_planned_as_before(
+    landed: Landed, copy: Ticking
+) -> None:
+    ended = [record.finished_ts for record in copy.stores.checkpoints.history(INGEST) if record.finished_ts]
+    asked = [Asked(name, version) for name in (CHANGESET, BASE) for version in range(copy.versions[name] + 1)]
+    asked += [Asked(BASE, moment) for moment in ended]
+
+    def planned(one: Asked) -> object:
+        try:
+            found = plan(copy.settings, copy.stores, one)
+        except RestoreRefused as refused:
+            return "forgotten" if "are forgotten" in str(refused) else str(refused)
+        # What the job has read from then on is compared with the topic; how far back differs.
+        offsets = [replace(one, rewind=one.rewind and ({}, one.rewind[1])) for one in found.offsets]
+        return found.boundary, found.changes, offsets
+
+    before = list(map(planned, asked))
+    assert forget(copy.stores.leases.engine, ended[BATCHES // 2]) > 0
+    after = list(map(planned, asked))
+    kept = [(then, now) for then, now in zip(before, after, strict=True) if now != "forgotten"]
+    assert len(asked) > len(kept) > BATCHES
+    assert [now for _, now in kept] == [then for then, _ in kept]
+    [refused] = [one for one in asked if one.to == ended[-1]]
+    assert planned(refused) == "forgotten"
 
 
 def test_they_go_back_together_and_a_replay_ends_in_the_undisturbed_rows(landed: Landed, copy: Ticking) -> None:
