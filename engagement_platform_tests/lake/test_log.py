@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
+from pyarrow.fs import FileInfo, FileSystem
 
 from engagement_platform.lake import live_files, log
 
@@ -172,7 +173,7 @@ def test_a_table_that_is_made_while_it_is_looked_for_is_there_or_not_and_nothing
 
 
 @pytest.mark.parametrize("on_s3", [False, True])
-def test_tables_are_found_however_deep_and_folders_of_a_table_are_not_looked_into(
+def test_tables_are_found_however_deep_also_in_the_root_and_in_folders_of_others_but_not_among_their_partitions(
     on_s3: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = str(tmp_path / "lake")
@@ -184,14 +185,36 @@ def test_tables_are_found_however_deep_and_folders_of_a_table_are_not_looked_int
         moto.client("s3").create_bucket(Bucket="deep-lake", CreateBucketConfiguration=where)
         root = "s3a://deep-lake/lake"
     rows = pa.table({"id": [1], "day": ["a"]})
-    for name in ("alone", "group", "group/table", "deep/er/than/that", "other/table", "other/x/table/day=a/in_it"):
+    usual = ["alone", "deep/er/than/that", "group", "group/eu/order", "group/table", "other/table", "other/x/table"]
+    within = ["other/table/in_it", "other/x/table/a/b/in_it", "other/x/table/a/b/in_it/too"]
+    for name in (*usual, *within, "_hidden/o/ne", "other/x/table/day=a/in_it", "other/x/table/_in_it"):
         write_deltalake(log.storage_uri(f"{root}/{name}"), rows, partition_by=["day"])
-    write_deltalake(log.storage_uri(f"{root}/other/x/table"), rows, partition_by=["day"])
     assert log.tables(root) == ["group/table", "other/table"]
-    assert log.tables_anywhere(root) == [
-        "alone", "deep/er/than/that", "group", "group/table", "other/table", "other/x/table",
-    ]  # fmt: skip
+    assert log.tables_anywhere(root, hidden=False) == usual
+    assert log.tables_anywhere(root) == sorted(["_hidden/o/ne", *usual, *within])
+    write_deltalake(log.storage_uri(root), rows, partition_by=["day"])
+    assert log.tables_anywhere(root) == sorted([".", *usual, *within])
+    assert log.tables_anywhere(root, hidden=False) == usual
     assert log.tables_anywhere(f"{root}/nothing") == []
+
+
+def test_the_look_for_tables_lists_no_folder_of_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"id": range(50), "day": [f"d{number}" for number in range(50)]})
+    for name in (".", "group/table"):
+        write_deltalake(str(tmp_path / name), rows, partition_by=["day"])
+    (tmp_path / "group" / "table" / "aZ").mkdir()
+    looked, list_it = list[str](), log.listed
+
+    def listed(filesystem: FileSystem, path: str) -> list[FileInfo]:
+        looked.append(path.removeprefix(f"{tmp_path}"))
+        return list_it(filesystem, path)
+
+    monkeypatch.setattr(log, "listed", listed)
+    assert log.tables_anywhere(str(tmp_path)) == [".", "group/table"]
+    assert looked == ["", "/group", "/group/table", "/group/table/aZ"]
+    looked.clear()
+    assert log.tables_anywhere(str(tmp_path), hidden=False) == ["group/table"]
+    assert looked == ["", "/group", "/group/table"]
 
 
 def test_a_log_that_is_kept_is_read_again_whatever_happens_to_the_table(tmp_path: Path) -> None:
