@@ -98,6 +98,16 @@ class Table:
         return properties
 
 
+def refuse_partitions_of_subjects(table: str, subject: str | None, partitioned_by: Sequence[str]) -> None:
+    """Raise ValueError where a table is to be partitioned by the column with its subjects' ids."""
+    if subject in partitioned_by:
+        raise ValueError(
+            f"{table} cannot be partitioned by {subject}, which has the ids of persons: names of folders, logs and "
+            "layout/history would keep them after an erasure. Leave it out of partitioned_by, and look rows up by it "
+            "as the key"
+        )
+
+
 class ContractBroken(PlatformError):
     """An existing table is not what its contract says."""
 

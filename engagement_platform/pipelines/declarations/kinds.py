@@ -83,7 +83,8 @@ class KafkaTableDeclaration(Declared):
     )
     partitioned_by: list[str] = Field(
         default_factory=list,
-        description="Columns, event_date or ingestion_date. Default: event_date, or ingestion_date without event_time.",
+        description="Columns but the subject, event_date or ingestion_date. Default: event_date, or ingestion_date "
+        "without event_time.",
     )
     unique: list[str] = Field(
         default_factory=list,

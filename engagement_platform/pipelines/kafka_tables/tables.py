@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from engagement_platform.lake.contract import PLAIN_NAME, Column, Mode, Table
+from engagement_platform.lake.contract import PLAIN_NAME, Column, Mode, Table, refuse_partitions_of_subjects
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.sources.column_types import split
 from engagement_platform.sources.messages import EVENT_DATE, RecordShape
@@ -83,6 +83,7 @@ class Stream:
         self._refuse_uses(names)
         if not set(self._partitions) <= {*names, EVENT_DATE, INGESTION_DATE}:
             raise ValueError(f"{self.name} has no columns {', '.join(self._partitions)} to be partitioned by")
+        refuse_partitions_of_subjects(self.name, self.subject, self._partitions)
         if EVENT_DATE in self._partitions and self.event_time is None:
             raise ValueError(f"{self.name} is partitioned by {EVENT_DATE}, which needs an event_time")
         wrong = [f.name for f in self.fields if f.name in self._partitions and f.type not in _IN_PARTITIONS]

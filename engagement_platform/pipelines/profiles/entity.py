@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engagement_platform.lake.contract import PLAIN_NAME, Column, Mode, Table
+from engagement_platform.lake.contract import PLAIN_NAME, Column, Mode, Table, refuse_partitions_of_subjects
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.settings import MergeOnReadSettings, Settings, UnknownUpdate
 from engagement_platform.sources.messages import ChangeShape, ValueType
@@ -62,6 +62,7 @@ class Entity:
         clash = {name for name in names if names.count(name) > 1 or name in _RESERVED}
         if clash:
             raise ValueError(f"{self.name} cannot have columns called {', '.join(sorted(clash))}")
+        refuse_partitions_of_subjects(self.name, self.key, self.partitioned_by)
         if unknown := set(self.partitioned_by) - set(self.columns):
             raise ValueError(f"{self.name} has no columns {', '.join(sorted(unknown))} to be partitioned by")
 

@@ -39,6 +39,7 @@ ACCOUNTS = dedent(
       columns: {plan: {type: string, description: What is paid for.}, seats: long}
     """
 )
+BY_SHOP = "partitioned_by: [shop_id, event_date]"
 
 
 def declared(folder: Path, *texts: str) -> Settings:
@@ -100,6 +101,8 @@ def test_without_a_folder_nothing_is_declared(tmp_path: Path) -> None:
         ("click_id: string", "verdict: string", "cannot have columns called verdict"),
         ("unique: [click_id]", "partitioned_by: [price]", "cannot be partitioned by price"),
         ("unique: [click_id]", "partitioned_by: [colour]", "no columns colour"),
+        ("unique: [click_id]", f"{BY_SHOP}\n  subject: shop_id", "by shop_id, which has the ids of persons: names of"),
+        ("key: account_id", "key: account_id\n  partitioned_by: [account_id]", "layout/history would keep them after"),
         ("unique: [click_id]", "uniq: [click_id]", "uniq: Extra inputs are not permitted"),
         ("shop_id: string", "shop_id: decimal(39,1)", "is no type of a column"),
         ("unique: [click_id]", "unique: [tags]\n  description: ''", "no columns tags, named by unique"),
@@ -122,6 +125,13 @@ def test_what_cannot_be_is_refused_with_the_file_and_the_reason(
         declarations(declared(tmp_path, text.replace(before, after)))
     assert says in str(refused.value)
     assert "Nothing was started" in str(refused.value)
+
+
+@pytest.mark.parametrize("subject", ["", "\n  subject: click_id"])
+def test_a_table_is_partitioned_by_any_other_column_than_its_subject(tmp_path: Path, subject: str) -> None:
+    settings = declared(tmp_path, CLICKS.replace("unique: [click_id]", BY_SHOP + subject))
+    [stream] = declarations(settings).streams
+    assert stream.table.partitioned_by == ("shop_id", "event_date")
 
 
 CLICKS_OF_ANOTHER = CLICKS.replace("shop-clicks", "other")
