@@ -23,8 +23,12 @@ from engagement_platform.cli import PANELS, app, main
 from engagement_platform.cli.common import print_table
 from engagement_platform.cli.reading import show_rows
 from engagement_platform.engine.model import Manifest
+from engagement_platform.erasing.erase import WITHOUT_PERSONAL_COLUMNS
 from engagement_platform.pipelines.jobs import JOB_NAMES, REDRIVE_QUARANTINE, open_stores
 from engagement_platform.settings import Settings
+
+RESERVED = {"engagement", "profile", "game", "import", *(name.split("/")[0] for name in WITHOUT_PERSONAL_COLUMNS)}
+"""First parts of the names of the platform's own tables."""
 
 
 class Call(NamedTuple):
@@ -279,7 +283,6 @@ def test_a_shell_completes_commands_and_options(typed: str, offered: set[str]) -
         (("produce",), "give exactly one of"),
         (("produce", "--sample", "1", "--follow"), "give exactly one of"),
         (("verify", "--sample", "3"), "--identity"),
-        *((("import", "nothing", f"{name}/clicks", "--yes"), "the first is none of") for name in ("import", "pii")),
     ],
 )
 def test_what_a_command_cannot_take_is_refused_as_a_mistake_of_its_call(
@@ -288,6 +291,16 @@ def test_what_a_command_cannot_take_is_refused_as_a_mistake_of_its_call(
     done = call(*arguments)
     assert done.returncode == 2
     assert sentence in done.stderr
+
+
+@pytest.mark.parametrize("group", sorted(RESERVED))
+def test_no_table_is_imported_under_a_name_of_the_platform_which_receipts_trust(
+    call: Callable[..., Call], tmp_path: Path, group: str
+) -> None:
+    (tmp_path / "old.jsonl").write_text('{"user": "bob"}\n')
+    done = call("import", "old.jsonl", f"{group}/clicks", "--yes")
+    assert (done.returncode, "the first is none of" in done.stderr) == (2, True)
+    assert [path.name for path in tmp_path.iterdir()] == ["old.jsonl"]
 
 
 def test_help_lists_every_command_in_panels_and_imports_nothing_heavy(call: Callable[..., Call]) -> None:
