@@ -35,7 +35,7 @@ TablePath = Annotated[
 
 
 def subject_id(given: str) -> str:
-    """The id as given, or for `-` the first line of standard input: arguments are seen by every user of a machine."""
+    """The id as given, or for `-` the next line of standard input: arguments are seen by every user of a machine."""
     if given != "-":
         return given
     # As arguments come: what is no UTF-8 is refused by the rule for ids, too.

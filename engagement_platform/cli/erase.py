@@ -16,17 +16,17 @@ from engagement_platform.errors import PlatformError
 def erase(
     subject: Annotated[
         str | None,
-        typer.Option(help="Whom to erase, - reads the id from standard input; with --verify, look for this id too."),
+        typer.Option(help="Whom to erase, - reads a line of standard input; with --verify, look for this id too."),
     ] = None,
     game: Annotated[str | None, typer.Option(help="Only in this game; nothing of engagements and profiles.")] = None,
     person: Annotated[
-        list[str] | None, typer.Option(help="Its id in engagements, where that is another one; repeatable.")
+        list[str] | None, typer.Option(help="Its id in engagements, where that is another one, or -; repeatable.")
     ] = None,
     organization: Annotated[
         list[str] | None, typer.Option(help="Engagements of this organization only; repeatable. Default: of all.")
     ] = None,
     profile: Annotated[
-        list[str] | None, typer.Option(help="Its key in profiles, where that is another one; repeatable.")
+        list[str] | None, typer.Option(help="Its key in profiles, where that is another one, or -; repeatable.")
     ] = None,
     now: Annotated[bool, flag("--now", "Delete what former versions keep at once, unless they are read.")] = False,
     finish: Annotated[bool, flag("--finish", "Only finish erasures that were interrupted.")] = False,
@@ -41,8 +41,10 @@ def erase(
     """Erase a subject for good: keys, personal data, events, engagements, profiles; what comes later is discarded.
 
     Its id is taken for that of a person in every organization, and of a profile, unless --person, --organization or
-    --profile say otherwise. The receipt is signed JSON and names the subject by a keyed hash only. It says what is
-    left for VACUUM, which runs at night only where `maintenance.nightly_vacuum` is on, and what is not reached.
+    --profile say otherwise. Each - for an id reads one line of standard input, in the order --subject, --person,
+    --profile: every user of a machine sees the arguments of its commands. The receipt is signed JSON and names the
+    subject by a keyed hash only. It says what is left for VACUUM, which runs at night only where
+    `maintenance.nightly_vacuum` is on, and what is not reached.
     --verify RECEIPT looks again: at tombstone, keys and vault; with --subject (and the same options) also at every
     other place. What it did not look at it says (`not looked`).
     Ids that differ from these by case, Unicode form or blank ends only (pii.folding) are listed before it begins, and
@@ -62,9 +64,11 @@ def erase(
         finished = len(list(erasures.finish(settings, callbacks())))
         typer.echo(f"{finished} erasures were finished.")
         return
-    subject = None if subject is None else subject_id(subject)
-    names = {"persons": person or (), "organizations": organization or (), "profiles": profile or ()}
-    asked = None if subject is None else erasures.Request(subject, game, **names, now=now)
+    asked = None
+    if subject is not None:
+        subject = subject_id(subject)
+        persons, profiles = ([subject_id(id_) for id_ in ids or ()] for ids in (person, profile))
+        asked = erasures.Request(subject, game, persons, organization or (), profiles, now)
     if verify is not None or asked is None:
         assert verify is not None, "one of them was given"
         checks = erasures.verify(settings, verify, asked)

@@ -102,6 +102,26 @@ def test_who_confirms_beforehand_is_shown_the_near_ids_too_and_a_run_of_dagster_
     assert not vault.read(BOB, purpose="support", reader="test")
 
 
+def test_ids_are_read_from_lines_of_standard_input_in_one_order_whatever_that_of_the_arguments_is(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[Request]()
+
+    def noted(_: Settings, request: Request) -> list[tuple[str, str]]:
+        asked.append(request)
+        return []
+
+    monkeypatch.setattr("engagement_platform.erasing.erase.near_ids", noted)
+    words = ("--profile", "-", "--person", "-", "--person", "p-2", "--person", "-", "--subject", "-")
+    done = call("erase", *words, given="s-1\np-1\np-3\nq-1\nn\n")
+    assert asked == [Request("s-1", None, ["p-1", "p-2", "p-3"], (), ["q-1"])]
+    assert (done.exit_code, "p-1" in done.output) == (1, False), "the last line was the answer"
+    for more in (("--person", "-"), ("--profile", "-")):
+        done = call("erase", "--yes", "--subject", "-", *more, given="s-1\n")
+        assert "(empty_id)" in str(done.exception)
+    assert vault.read(BOB, purpose="support", reader="test")
+
+
 def test_an_empty_game_is_refused_before_anything_is_done(vault: Vault, tmp_path: Path) -> None:
     """`--game "$GAME"` of a variable that is not set, and the same in a request to Dagster."""
     request = tmp_path / "request.json"
