@@ -41,8 +41,8 @@ from engagement_platform.pipelines.profiles.entity import Entity
 from engagement_platform.pipelines.redrive import turn_of
 from engagement_platform.settings import Settings
 
-_LOG_RETENTION = "interval 30 days"
-"""Delta's default of delta.logRetentionDuration."""
+_LOG_RETENTION = timedelta(days=30)
+"""Delta's default of delta.logRetentionDuration; delta-rs takes it for one that it cannot read, too."""
 _SLACK = timedelta(days=2)
 """VACUUM, where `maintenance.nightly_vacuum` is on, and the cleaning of logs are daily jobs; one may fail."""
 _OF_SPARK = (PySparkException, Py4JJavaError)
@@ -76,20 +76,24 @@ class Tables(Erasable):
                         ids = pc.unique(column).cast(pa.string()).to_pylist()
                         yield from ((id_, table.name) for id_ in filter(is_near, ids))
 
-    def keeps(self) -> Mapping[Former, timedelta]:
+    def keeps(self) -> Mapping[Former, timedelta | str]:
         """As the slowest of the tables that can be read keeps files and entries of its log, with two days to spare."""
-        properties = []
+        found = {}
         for table in self.tables():
             with suppress(*UNREADABLE):
-                found = log.describe(table.uri(self.settings.lake))
-                properties += [] if found is None else [found.properties]
-        if not properties:
+                if (described := log.describe(table.uri(self.settings.lake))) is not None:
+                    found[table.name] = described.properties
+        if not found:
             return {}
-        logs = ({files.RETENTION: each.get("delta.logRetentionDuration", _LOG_RETENTION)} for each in properties)
-        window = self.settings.maintenance.rollback_window
+        kept = {name: files.retention(each) for name, each in found.items()}
+        entries = [each.get("delta.logRetentionDuration") for each in found.values()]
+        logs = [files.retention({files.RETENTION: text}) if text else None for text in entries]
+        forever = ", ".join(name for name, each in kept.items() if each is None)
+        never = f"{files.RETENTION} of {forever} is set to a length, without which VACUUM removes nothing"
+        longest = max([self.settings.maintenance.rollback_window, *filter(None, kept.values())])
         return {
-            Former.FILES: max([window, *map(_retention, properties)]) + _SLACK,
-            Former.LOG: max(map(_retention, logs)) + _SLACK,
+            Former.FILES: never if forever else longest + _SLACK,
+            Former.LOG: max(_LOG_RETENTION if each is None else each for each in logs) + _SLACK,
         }
 
 
@@ -192,13 +196,6 @@ def of_feed(settings: Settings, feed: Feed) -> SubjectTables:
         yield feed.quarantine
 
     return SubjectTables(settings, f"{feed.group}/*", found, (feed.quarantine.name,))
-
-
-def _retention(properties: Mapping[str, str]) -> timedelta:
-    """How long removed files are kept: at least Delta's default where the table says it in words that nobody can read,
-    since VACUUM refuses it until they are replaced."""
-    kept = files.retention(properties)
-    return files.DEFAULT_RETENTION if kept is None else kept
 
 
 def _opened(settings: Settings, table: Table) -> DeltaTable:
@@ -309,7 +306,7 @@ class TablePlace(Tables):
         )
         return rewrites(self.settings)[self.table](found).keys
 
-    def keeps(self) -> Mapping[Former, timedelta]:
+    def keeps(self) -> Mapping[Former, timedelta | str]:
         """As long as this table keeps files and log entries; no files once they are purged."""
         kept_by, kept = self.run.purged.get(self.name), super().keeps()
         return kept if kept_by is None or kept_by else {Former.LOG: kept[Former.LOG]}

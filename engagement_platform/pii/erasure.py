@@ -98,8 +98,8 @@ class Erasable(ABC):
     def left(self, subject: Subject) -> int:
         """How many rows of the subject there are now."""
 
-    def keeps(self) -> Mapping[Former, timedelta]:
-        """How long after an erasure former versions may be there, which others may still read."""
+    def keeps(self) -> Mapping[Former, timedelta | str]:
+        """How long after an erasure former versions may be there, which others may still read; a text: until what."""
         return {}
 
 
@@ -136,7 +136,7 @@ class Erased:
     left: int
     until: Mapping[str, str] = field(default_factory=dict)
     """What former versions keep -> until when at least, ISO 8601: the next VACUUM, or cleaning of the log, removes it.
-    Empty where everything is gone."""
+    A sentence where no time does: until what. Empty where everything is gone."""
     objects: Sequence[str] = ()
     stays: Sequence[str] = ()
 
@@ -314,6 +314,7 @@ def _erased(place: Erasable, who: Subject) -> Erased:
     with reported(place.name, damage):
         gone = place.erase(who)
     (left, stays), now = look(place, who), utc_now()
-    until = {former.value: (now + keep).isoformat() for former, keep in place.keeps().items()}
+    kept = place.keeps().items()
+    until = {former.value: keep if isinstance(keep, str) else (now + keep).isoformat() for former, keep in kept}
     stays += [sentence for sentence in dict.fromkeys(damage) if sentence not in stays]
     return Erased(place.name, gone, left, until, tuple(place.objects), tuple(stays))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,34 @@ def test_no_file_in_use_has_a_byte_of_an_erased_player_and_others_have_all_they_
     assert {path.parent.name for path in left} == {"_delta_log"}
     world.append(LOGIN, 9, [{"game_id": "chess", "player_id": BOB}])
     assert not world.holds(given), "a row that comes back is found"
+
+
+def test_a_receipt_promises_no_day_where_nobody_can_read_how_long_a_table_keeps_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(home=tmp_path / "home")
+    [place] = game_places(settings)
+    monkeypatch.setattr(place, "erase", lambda _: 0)
+    vault, names = open_vault(settings), ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
+    for table in TABLES:
+        plant.create(table.uri(settings.lake), table)
+
+    def until(retention: str) -> Mapping[str, str]:
+        DeltaTable(FORMER.uri(settings.lake)).alter.set_table_properties(dict.fromkeys(names, retention))
+        keys, done = erase(vault, subject(vault, BOB, None), [place])
+        given = receipt(vault.keyring, subject(vault, BOB, None), keys, done, NOW)
+        [found] = [one["until"] for one in given["places"] if one["name"] == place.name]
+        return dict(found)
+
+    def days(of: str) -> int:
+        return (datetime.fromisoformat(of) - datetime.now(UTC) + timedelta(hours=1)).days
+
+    assert {what: days(of) for what, of in until("interval 12 days").items()} == {"files": 14, "log": 14}
+    unreadable = until("interval 1 month")
+    assert (
+        unreadable["files"] == f"{names[0]} of {FORMER.name} is set to a length, without which VACUUM removes nothing"
+    )
+    assert days(unreadable["log"]) == 32, "Delta's default, which cleaning goes by then"
 
 
 @pytest.mark.slow
