@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from engagement_platform.cli.common import Json, Yes, callbacks, flag, subject_id
 from engagement_platform.errors import PlatformError
+
+if TYPE_CHECKING:
+    from engagement_platform.erasing.erase import Request
+    from engagement_platform.settings import Settings
 
 
 def erase(
@@ -81,8 +85,7 @@ def erase(
         raise typer.Exit(0 if holds else 1)
     if out is not None and not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {out.absolute().parent}", param_hint="--out")
-    for near, where in erasures.near_ids(settings, asked):
-        typer.echo(f"Not erased, but near: {near!a} in {where}; pii.folding overlooks the difference.", err=True)
+    _list_near(settings, asked)
     if not yes:
         typer.confirm(f"Erase {subject} for good?", abort=True)
     done = erasures.erase(settings, asked, callbacks())
@@ -97,6 +100,15 @@ def erase(
         typer.echo(sentence, err=True)
     _hand_out(json.dumps(done.receipt, indent=2), out)
     raise typer.Exit(1 if done.left else 0)
+
+
+def _list_near(settings: Settings, asked: Request) -> None:
+    from engagement_platform.erasing.erase import NEAR_UNKNOWN, near_ids
+
+    for near, where in near_ids(settings, asked):
+        typer.echo(f"Not erased, but near: {near!a} in {where}; pii.folding overlooks the difference.", err=True)
+    if settings.pii.folding:
+        typer.echo(NEAR_UNKNOWN, err=True)
 
 
 def _hand_out(receipt: str, out: Path | None) -> None:

@@ -125,6 +125,12 @@ class Done:
     """What was left as it is, with the reason and what to do, as sentences."""
 
 
+NEAR_UNKNOWN = (
+    "Near ids that only the vault, quarantine, raw objects or a spool has are not listed: of the vault lower, upper "
+    "and title case and NFC and NFD were tried, the others were not looked through."
+)
+
+
 def near_ids(settings: Settings, request: Request) -> list[tuple[str, str]]:
     """(id, where it is) of ids that are not the request's and differ from one of them by `pii.folding` only; sorted.
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from engagement_platform.cli import app
 from engagement_platform.engine.model import Transaction
-from engagement_platform.erasing.erase import GameRefused, Request, erase, near_ids
+from engagement_platform.erasing.erase import NEAR_UNKNOWN, GameRefused, Request, erase, near_ids
 from engagement_platform.erasing.places import game_places
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake.arrow import table_of
@@ -30,18 +30,20 @@ from engagement_platform_tests.pii.test_vault import deposit, put
 
 BOB = "caf\u00e9-bob"
 IN_TABLES = ["Caf\u00e9-Bob", "cafe\u0301-bob", f" {BOB}", f"{BOB}\u00a0"]
+UNKNOWN = "cAF\u00e9-bob"
+"""Near, and only in the vault: nobody can find it by its keyed hash."""
 FAR = [BOB, "cafe-bob", "amy"]
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a lake whose engagements name ids near to one, and whose vault has three of them; no test erases one."""
+    """Of a lake whose engagements name ids near to one, and whose vault has some of them; no test erases one."""
     settings = Settings(home=tmp_path_factory.mktemp("ids") / "home")
     plant.create(DATA.uri(settings.lake), DATA)
     rows = [engagement("org", f"e{at}", id_, id_) for at, id_ in enumerate([*IN_TABLES, *FAR])]
     plant.append(DeltaTable(DATA.uri(settings.lake)), table_of(rows, DATA), Transaction("planted", 0))
     vault = open_vault(settings)
-    put(vault, 1, [deposit(vault, id_, f"v-{id_}", "kept") for id_ in (BOB, BOB.upper(), "cafe-bob")])
+    put(vault, 1, [deposit(vault, id_, f"v-{id_}", "kept") for id_ in (BOB, BOB.upper(), UNKNOWN, "cafe-bob")])
     return settings.home
 
 
@@ -76,6 +78,7 @@ def test_ids_that_differ_by_case_form_or_blank_ends_are_listed_before_anything_i
     assert {line.partition(";")[0] for line in lines} == {
         f"Not erased, but near: {id_!a} in {where}" for id_, where in listed
     }
+    assert (NEAR_UNKNOWN in done.stderr) is (folding != "[]")
     assert done.exit_code == 1, "it was not confirmed"
     assert vault.read(BOB, purpose="support", reader="test")
 
