@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar
 
 from deltalake import DeltaTable
 
 from engagement_platform.engine.database import utc_now
+from engagement_platform.engine.durable_files import private_folder
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log, scan, store_tables
@@ -205,6 +207,9 @@ class Vault:
 
     def opened(self, table: Table) -> DeltaTable:
         """One of the tables, made when it is missing. For writers that hold the lock."""
+        if Path(self.root).is_relative_to(self._settings.home.expanduser().resolve()):
+            # What delta-rs makes in it goes by the umask of the program, which is of all its threads.
+            private_folder(Path(table.uri(self.root)))
         store_tables.create(self.uri(table), table)
         return DeltaTable(self.uri(table))
 

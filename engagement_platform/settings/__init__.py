@@ -84,7 +84,8 @@ class Settings(Section, BaseSettings):
     home_shared: bool = False
     """Whether a home that others can enter, or that is another user's, is accepted, such as a volume of Kubernetes.
     Otherwise it is refused: keys are in it. Files that commands and runs of Dagster make there are for their owner
-    only, whatever this says; of those that a program of yours makes, tables go by its umask."""
+    only, whatever this says; of those that a program of yours makes, files of tables go by its umask, in folders for
+    the owner only where they are `pii/*`."""
     home: Path = Field(default_factory=_data_home)
     """All local state: stores, broker data, Dagster, lake."""
     lake_uri: str | None = None

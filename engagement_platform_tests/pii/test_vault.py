@@ -174,8 +174,9 @@ def test_a_program_of_any_umask_makes_a_home_and_secrets_for_its_owner_only(
         first(of)
     finally:
         os.umask(before)
-    # Tables are delta-rs's to write, and nobody else gets to them; locks are empty.
-    made = {path for path in tmp_path.rglob("*") if "lock" not in path.name and of.home / "lake" not in path.parents}
+    # Files of a table are delta-rs's to write, and nobody else gets into its folder; locks are empty.
+    table = Path(VAULT.uri(of.lake))
+    made = {path for path in tmp_path.rglob("*") if "lock" not in path.name and table not in path.parents}
     assert made >= {of.home.parent, of.home}
     wrong = {path: path.stat().st_mode & 0o777 for path in made if path.stat().st_mode & 0o077}
     assert (wrong, of.home.stat().st_mode & 0o777) == ({}, 0o700)
