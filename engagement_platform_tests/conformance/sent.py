@@ -19,6 +19,9 @@ from engagement_platform_tests.pipelines.games.events import event
 
 Slice = Sequence[dict[str, Any] | None]
 ORGANIZATIONS, LINES = 40, 6
+TYPES, CHANNELS = ("email", "call", "chat"), ("web", "phone", None, "app", "shop")
+FIRST = datetime(2026, 11, 19, tzinfo=UTC)
+"""When the first engagement in bulk was; each after it a second later."""
 NO_EVENT = b"no event"
 _CLEANED: Mapping[str, Callable[[str], str]] = {"trim": str.strip, "lower": str.lower, "upper": str.upper}
 
@@ -59,10 +62,18 @@ class Messages:
                 newer = {**self._newest[at], "subject": f"of {number}"}
                 self._newest[at] = {**newer, "version": newer["version"] + 1}
             return self._newest[at]
-        organization, key = f"bulk-{self.rng.randrange(ORGANIZATIONS)}", f"e-{len(self._newest)}"
-        person = f"person-{self.rng.randrange(50)}"
-        named = {"person_name": f"{person} {number}"} if kind > 0.9 else {}
-        self._newest.append(engagement(organization, key, version=1, person_id=person, **named))
+        which, person = len(self._newest), f"person-{self.rng.randrange(50)}"
+        # Each differs from the next, so that a value in another's row is seen.
+        own = {
+            "type": TYPES[which % len(TYPES)],
+            "channel": CHANNELS[which % len(CHANNELS)],
+            "attributes": {"number": str(which)},
+            "engagement_ts": (FIRST + timedelta(seconds=which)).isoformat(),
+        }
+        if kind > 0.9:
+            own["person_name"] = f"{person} {number}"
+        organization = f"bulk-{self.rng.randrange(ORGANIZATIONS)}"
+        self._newest.append(engagement(organization, f"e-{which}", version=1, person_id=person, **own))
         return self._newest[-1]
 
 

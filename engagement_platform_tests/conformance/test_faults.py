@@ -46,6 +46,7 @@ from engagement_platform_tests.conformance.faults import (
 from engagement_platform_tests.conformance.sent import LINES, NO_EVENT, Messages, Objects
 from engagement_platform_tests.conformance.watched import Watcher, doubled, gone_back, torn, torn_objects
 from engagement_platform_tests.ingestion.oracle import as_bytes
+from engagement_platform_tests.ingestion.test_whole_path import Machine
 
 LANDED = {0: {("o", "a"): 1, ("o", "b"): 1}, 1: {("o", "a"): 2, ("o", "c"): 1}}
 
@@ -95,6 +96,9 @@ def test_a_slice_lands_versions_in_every_way_and_the_next_one_newer_ones() -> No
     assert kinds == {"INSERT", "UPDATE"}
     assert messages.oracle.quarantined
     assert any(key in landed and version > landed[key] for key, version in newer.items())
+    bulk = [row for (organization, _), row in messages.oracle.data.items() if organization.startswith("bulk-")]
+    assert len({row["ts"] for row in bulk}) == len(bulk), "rows that were swapped are seen"
+    assert len({row["type"] for row in bulk}) > 2
 
 
 def test_every_line_of_an_object_is_expected_once() -> None:
@@ -142,6 +146,28 @@ def test_a_value_in_the_row_of_another_event_is_seen(tmp_path: Path) -> None:
     assert [differences(*Storm.events(storm, name)) for name in types] == [([], [])] * 2
     written("purchase", {"quantity": 99_999})
     assert [list(map(len, differences(*Storm.events(storm, name)))) for name in types] == [[0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize("again", ["", "row of the Data Table", "image", "name as it arrived"])
+def test_a_row_that_is_appended_again_is_seen_below_the_views(tmp_path: Path, again: str) -> None:
+    messages, machine, key = Messages(random.Random(1)), Machine(tmp_path, {}), ("organization_id", "engagement_id")
+    for _ in range(2):
+        messages.slice(100)
+    storm: Any = SimpleNamespace(messages=messages, machine=machine)
+    of, name = messages.oracle, ("organization_id", "id", "name", "name_ts")
+    assert len(set(of.said)) < len(of.said), "a batch may bring a name twice"
+    new = [(batch, *key) for batch, kind, key, _ in of.notifications if kind == "INSERT"]
+    for what, name_of_table, columns, rows in (
+        ("row of the Data Table", "data", key, new),
+        ("image", "changeset", (*key, "version"), [(batch, *key, version) for batch, key, version in of.images]),
+        ("name as it arrived", "mapping", name, [(batch, *key, *rest) for batch, key, *rest in of.said]),
+    ):
+        there = [*rows, *rows[: what == again]]
+        made = pa.table(dict(zip(("batch_id", *columns), map(list, zip(*there, strict=True)), strict=True)))
+        write_deltalake(f"{machine.lake}/engagement/{name_of_table}", made)
+    found = {what: list(map(len, differences(*both))) for what, both in Storm.appended(storm).items()}
+    assert found == {what: [0, int(what == again)] for what in found}
+    assert len(found) == 3
 
 
 def test_messages_that_have_to_be_refused_are_kept_whole() -> None:
