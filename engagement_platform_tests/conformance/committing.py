@@ -40,18 +40,20 @@ _METHODS = {
     "cleanup_metadata", "create_checkpoint", "create_write_transaction",
     "copy2", "copyfile", "copyfileobj", "copytree", "ftruncate", "hardlink_to", "pwrite", "rename", "rmtree", "rmdir",
     "symlink_to", "touch", "truncate",
-    "create_topics", "produce", "unlink", "write_bytes", "write_text", *OUTSIDE,
-    "open_append_stream", "open_output_stream", "write_dataset", "write_table",
+    "create_topics", "produce", "unlink", "writeStream", "write_bytes", "write_text", *OUTSIDE,
+    "copy_file", "delete_dir", "delete_dir_contents", "delete_file", "delete_root_dir_contents",
+    "open_append_stream", "open_output_stream", "write_dataset", "write_table", "write_to_dataset",
 }  # fmt: skip
 """Methods, of whatever object, that commit: Spark's, those that only delta-rs, Kafka's client or boto3 has, those of
-paths, of `os` and `shutil`, and of Arrow's writers."""
+paths, of `os` and `shutil`, and of Arrow's file systems and writers."""
 _OF_MODULES = {
-    "os.link", "os.remove", "os.symlink", "shutil.copy", "shutil.move", "duckdb.connect", "sqlite3.connect",
+    "os.link", "os.remove", "os.replace", "os.symlink", "shutil.copy", "shutil.move", "duckdb.connect",
+    "sqlite3.connect", "Path.replace",
 }  # fmt: skip
 """Functions that commit, whose names mean something else of other things."""
 _BARE = {
     "copyfile", "copyfileobj", "copytree", "ftruncate", "rename", "rmdir", "rmtree", "truncate", "unlink",
-    "write_dataset", "write_table",
+    "write_dataset", "write_table", "write_to_dataset",
 }  # fmt: skip
 """Of these, functions that a module may import by their names."""
 _WRITERS = {"csv", "json", "orc", "parquet", "text"}
@@ -61,8 +63,10 @@ _OPENERS = {"open": 1, "fdopen": 1}
 _OTHERWISE: Mapping[str, Callable[[ast.Call], bool]] = {
     # An SQLAlchemy engine's or connection's; stores and cursors are told what begins.
     "begin": lambda call: not call.args and not call.keywords,
-    # A path's, or `os.replace`; that of a text has two arguments, those of times and records have names.
-    "replace": lambda call: not call.keywords and (len(call.args) == 1 or ast.unparse(call.func) == "os.replace"),
+    # A path's; that of a text has two arguments, those of times and records have names.
+    "replace": lambda call: not call.keywords and len(call.args) == 1,
+    # That of an Arrow file system; a cursor that moves is told more.
+    "move": lambda call: not call.keywords and len(call.args) == 2,
     # A connection's or a session's; what is committed to a table has arguments.
     "commit": lambda call: not call.args and not call.keywords,
     # Spark's MERGE ends with a call without arguments, which no other `merge` has.
@@ -72,7 +76,16 @@ _OTHERWISE: Mapping[str, Callable[[ast.Call], bool]] = {
 _OF_A_TABLE = {"alter", "create", "delete", "merge", "optimize", "repair", "restore", "update", "vacuum"}
 """Names that mean one of a `DeltaTable`, and something else of other things."""
 _OF_A_PART = {("optimize", "compact"), ("optimize", "z_order")}
-_OPENS = ("DeltaTable", "open_log(")
+_OPENS = re.compile(
+    "DeltaTable|"
+    + "|".join(
+        rf"\b{node.name}\("
+        for path in modules()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef) and node.returns and "DeltaTable" in ast.unparse(node.returns)
+    )
+)
+"""What opens a table: its class, and what the product says returns one."""
 _READS = ("SHOW", "DESCRIBE")
 _TO_WRITE = re.compile(r"[wax][bt]?\+?[bt]?|r[bt]?\+[bt]?")
 
@@ -126,26 +139,40 @@ def _attributes(of: ast.ClassDef) -> frozenset[str]:
 def _commits(function: ast.AST, kept: frozenset[str]) -> Callable[[ast.AST], bool]:
     """Whether something in a function commits. kept: tables that it has without saying so."""
     tables = _tables(function) | kept
+    own = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    reading = {node.func for node in ast.walk(function) if isinstance(node, ast.Call) and _reads(node)}
 
     def commits(node: ast.AST) -> bool:
+        # What is named without a call is handed on, or called by another name.
         match node:
-            case ast.Attribute(attr="writeStream"):
-                return True
-            case ast.Call(args=[ast.Constant(name), *_]) if name in OUTSIDE:
-                return True
-            case ast.Call(func=ast.Name(name)):
-                return name in _CALLED | _BARE or (name in _OPENERS and _opened_to_write(node, _OPENERS[name]))
-            case ast.Call(func=ast.Attribute(of, name)):
-                return not _reads(node) and (
+            case ast.Call():
+                return _is_called_to_commit(node)
+            case ast.Name(name, ast.Load()):
+                return name in (_CALLED | _BARE) - own
+            case ast.Attribute(of, name, ast.Load()) if node not in reading:
+                return (
                     name in _CALLED | _METHODS
-                    or ast.unparse(node.func) in _OF_MODULES
+                    or ast.unparse(node) in _OF_MODULES
                     or (name in _WRITERS and ".write" in ast.unparse(of))
-                    or (name in _OPENERS and any(_opened_to_write(node, place) for place in (0, _OPENERS[name])))
-                    or _is_of_a_table(of, name, node, tables)
+                    or _is_of_a_table(of, name, tables)
                 )
         return False
 
     return commits
+
+
+def _is_called_to_commit(call: ast.Call) -> bool:
+    """Whether it is its arguments by which a call commits."""
+    match call:
+        case ast.Call(args=[ast.Constant(name), *_]) if name in OUTSIDE:
+            return True
+        case ast.Call(func=ast.Name(name)) if name in _OPENERS:
+            return _opened_to_write(call, _OPENERS[name])
+        case ast.Call(func=ast.Attribute(attr=name)) if name in _OPENERS:
+            return any(_opened_to_write(call, place) for place in (0, _OPENERS[name]))
+        case ast.Call(func=ast.Attribute(attr=name)) if name in _OTHERWISE:
+            return _OTHERWISE[name](call)
+    return False
 
 
 def _opened_to_write(call: ast.Call, place: int) -> bool:
@@ -163,9 +190,9 @@ def _reads(call: ast.Call) -> bool:
     return any(each.startswith(_READS) for each in said) or "dry_run=True" in map(ast.unparse, call.keywords)
 
 
-def _is_of_a_table(of: ast.expr, name: str, call: ast.Call, tables: Collection[str]) -> bool:
+def _is_of_a_table(of: ast.expr, name: str, tables: Collection[str]) -> bool:
     part = of.attr if isinstance(of, ast.Attribute) else ""
-    if (part, name) in _OF_A_PART or (name in _OTHERWISE and _OTHERWISE[name](call)):
+    if (part, name) in _OF_A_PART:
         return True
     # `table.alter.add_columns()` is of the table, too.
     return not _OF_A_TABLE.isdisjoint({name, part}) and _is_table(of, tables)
@@ -179,7 +206,11 @@ def _tables(function: ast.AST) -> set[str]:
             case ast.arg(arg=name, annotation=ast.expr() as what) if "DeltaTable" in ast.unparse(what):
                 found.add(name)
             case ast.Assign(targets=targets, value=value) if _is_table(value, found):
-                found |= {ast.unparse(target) for target in targets}
+                found |= {ast.unparse(each) for target in targets for each in getattr(target, "elts", [target])}
+            case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value) if _is_table(
+                value, found
+            ):
+                found.add(ast.unparse(target))
             case ast.AnnAssign(target=target, annotation=what) if "DeltaTable" in ast.unparse(what):
                 found.add(ast.unparse(target))
             case ast.NamedExpr(target=target, value=value) if _is_table(value, found):
@@ -189,4 +220,4 @@ def _tables(function: ast.AST) -> set[str]:
 
 def _is_table(value: ast.AST, tables: Collection[str]) -> bool:
     said = ast.unparse(value)
-    return any(each in said for each in _OPENS) or any(f"{said}.".startswith(f"{each}.") for each in tables)
+    return bool(_OPENS.search(said)) or any(f"{said}.".startswith((f"{each}.", f"{each}[")) for each in tables)

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.engine.model import Transaction
+from engagement_platform.lake import optimize
 from engagement_platform.lake.arrow import table_of
 from engagement_platform.lake.engagement import MAPPING
 from engagement_platform.lake.optimize import Place, checkpoint_log
@@ -24,9 +25,17 @@ def dies(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("ends_before", ["create_checkpoint", "cleanup_metadata", ""])
+@pytest.mark.parametrize(
+    ("of", "ends_before"),
+    [
+        (DeltaTable, "create_checkpoint"),
+        (DeltaTable, "cleanup_metadata"),
+        (optimize, "_remove_checksums"),
+        (optimize, ""),
+    ],
+)
 def test_bounds_that_spark_keeps_beside_expired_entries_go_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_before: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: object, ends_before: str
 ) -> None:
     """Spark writes all files of a version with their least and greatest values into `N.crc`; delta-rs leaves those.
 
@@ -50,7 +59,7 @@ def test_bounds_that_spark_keeps_beside_expired_entries_go_with_them(
     place = Place(MAPPING.name, uri, str(tmp_path))
     if ends_before:
         with monkeypatch.context() as patched:
-            patched.setattr(DeltaTable, ends_before, dies)
+            patched.setattr(of, ends_before, dies)
             with pytest.raises(KeyboardInterrupt):
                 checkpoint_log(place, clean=True)
     checkpoint_log(place, clean=True)
