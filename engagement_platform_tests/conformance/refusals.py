@@ -32,7 +32,11 @@ REFUSALS = frozenset(
 raised, a conflict of Delta's that nobody has thought of, too."""
 
 _NAMED = re.compile(r"(\w+): \S")
-_CAUSE = re.compile(r"^engagement_platform\.[\w.]+: (\S.*)$", re.MULTILINE)
+_OF_DAGSTER = re.compile(r"^dagster\.\S+: ", re.MULTILINE)
+_WITHIN = re.compile(r"(?:::\n\n|exception:\n)(.*)")
+"""What an error of Dagster's stands around: below its own line, or below its own stack, as its cause."""
+_STACK = re.compile(r'^(?:Traceback |\s+at \S+\(|\s+File "|(?:[\w$]+\.)*\w+(?:Error|Exception)\b)', re.MULTILINE)
+"""A line of a stack of Python's or of a JVM's, or of an error that was not raised on purpose."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +50,33 @@ class Ended:
     def refused(self) -> str:
         """The sentence by which it refused; empty where it did its work, or says none."""
         said = sentence(self.errors) if self.status == 1 else ""
-        named = _NAMED.match(said)
-        return said if named and named.group(1) in REFUSALS else ""
+        return said if _is_refusal(said) else ""
 
     @property
     def wrong(self) -> str:
         """What nobody should have to read."""
-        return "" if self.status == 0 or self.refused else f"status {self.status}: {self.errors[-3000:]}"
+        worked = self.status == 0 and not _STACK.search(self.errors)
+        return "" if worked or self.refused else f"status {self.status}: {self.errors[-3000:]}"
 
 
 def sentence(errors: str) -> str:
-    """What a program that refused says on its last line; of a run of Dagster, which prints where, too, its cause.
+    """What a program that refused says on its last line; of a run of Dagster the error that its steps ended with, and
+    not what that was caused by, of several the first that is no refusal.
 
     Empty after an error that was not raised on purpose.
     """
-    if causes := _CAUSE.findall(errors):
-        return str(causes[-1])
+    if of_dagster := _OF_DAGSTER.split(errors)[1:]:
+        said = [found[1] if (found := _WITHIN.search(each)) else each for each in of_dagster]
+        # Dagster's own errors stand around each other, too; those have a place of their own in the list.
+        own = [re.sub(r"^engagement_platform\.[\w.]+: ", "", each) for each in said if each]
+        return next((each for each in own if not _is_refusal(each)), (own or [""])[-1])
     lines = [line for line in errors.splitlines() if line.strip() and not line.startswith("Waiting: ")]
-    return "" if not lines or "Traceback" in errors else lines[-1]
+    return "" if not lines or _STACK.search(errors) else lines[-1]
+
+
+def _is_refusal(said: str) -> bool:
+    named = _NAMED.match(said)
+    return named is not None and named[1] in REFUSALS
 
 
 def name_errors() -> None:

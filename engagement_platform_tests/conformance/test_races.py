@@ -12,15 +12,20 @@ from engagement_platform_tests.conformance.refusals import REFUSALS, Ended
 from engagement_platform_tests.docs.pages import error_names
 from engagement_platform_tests.ingestion.test_whole_path import Machine
 
-OF_DAGSTER = """Traceback (most recent call last):
-dagster._core.errors.DagsterExecutionStepExecutionError: Error occurred while executing op "ingest":
+UNAVAILABLE = "engagement_platform.engine.lease.LeaseUnavailable: LeaseUnavailable: somebody holds the lease; run again"
 
-The above exception was caused by the following exception:
-engagement_platform.engine.lease.LeaseUnavailable: LeaseUnavailable: somebody holds the lease; run again
 
-Stack Trace:
-  File "lease.py", line 1, in acquire
-"""
+def of_dagster(*errors: str) -> str:
+    """What Dagster prints of a step that ends with the first of these errors, caused by the second, and so on."""
+    stack, causes = 'Stack Trace:\n  File "a.py", line 1, in a\n\n', "The above exception was caused by the following"
+    chain = f"{causes} exception:\n".join(f"{each}\n\n{stack}" for each in errors)
+    step = 'dagster._core.errors.DagsterExecutionStepExecutionError: Error occurred while executing op "a":'
+    return (
+        "a.py:911: SupersessionWarning: Function `asset_materialize_command` is superseded.\n"
+        f'2026-11-29 - dagster - ERROR - a - STEP_FAILURE - Execution of step "a" failed.\n\n{step}:\n\n{chain}'
+        f"2026-11-29 - dagster - ERROR - RUN_FAILURE - Steps failed: ['a'].\n\n{step}\n\n{stack}{causes} exception:\n"
+        f"{chain}Error: Materialization failed.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,10 @@ Stack Trace:
     [
         (0, "Waiting: somebody holds the lease\n", ""),
         (1, "Waiting: somebody holds the lease\nLeaseLost: nothing was changed.\n", "LeaseLost: nothing was changed."),
-        (1, OF_DAGSTER, "LeaseUnavailable: somebody holds the lease; run again"),
+        (1, "engagement/data: compact\nTableBusy: another writes\n", "TableBusy: another writes"),
+        (1, of_dagster(UNAVAILABLE), "LeaseUnavailable: somebody holds the lease; run again"),
+        (1, of_dagster(UNAVAILABLE, "KeyError: 'batch'"), "LeaseUnavailable: somebody holds the lease; run again"),
+        (1, of_dagster(UNAVAILABLE) * 2, "LeaseUnavailable: somebody holds the lease; run again"),
     ],
 )
 def test_a_program_that_refuses_says_why_in_a_sentence(status: int, errors: str, refused: str) -> None:
@@ -41,7 +49,16 @@ def test_a_program_that_refuses_says_why_in_a_sentence(status: int, errors: str,
         (1, ""),
         (1, "Traceback (most recent call last):\n  …\nKeyError: 'a'\n"),
         (1, "BatchFailed: batch 1 stopped: SparkException: LeaseLost: a conflict. The next run finishes the batch.\n"),
-        (1, OF_DAGSTER.replace("LeaseUnavailable", "BatchFailed")),
+        (0, "Traceback (most recent call last):\n  …\nKeyError: 'a'\n"),
+        (0, of_dagster(UNAVAILABLE)),
+        (1, "\tat org.apache.spark.sql.Dataset.<init>(Dataset.scala:1)\n" * 50 + "LeaseLost: nothing was changed.\n"),
+        (1, "org.apache.spark.SparkException: Job aborted\nLeaseLost: nothing was changed.\n"),
+        (1, of_dagster(UNAVAILABLE.replace("LeaseUnavailable", "BatchFailed"))),
+        (1, of_dagster(UNAVAILABLE.replace("LeaseUnavailable", "BatchFailed"), UNAVAILABLE)),
+        (1, of_dagster("KeyError: 'batch'", UNAVAILABLE)),
+        (1, of_dagster("KeyError: 'batch'") + of_dagster(UNAVAILABLE)),
+        (1, "dagster._core.errors.DagsterInvariantViolationError: no such asset\n" + of_dagster(UNAVAILABLE)),
+        (1, "Error: Materialization failed.\n"),
         (1, "Nothing was changed; run again.\n"),
         (2, "No such option"),
         (2, "LeaseLost: nothing was changed.\n"),
