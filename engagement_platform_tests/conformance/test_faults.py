@@ -13,16 +13,21 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from engagement_platform.engine.job import Callbacks
+from engagement_platform.lake.lake import Lake
 from engagement_platform.local.aws import BUCKET
 from engagement_platform.pipelines.games.decoding import Event as Decoded
 from engagement_platform.pipelines.games.decoding import EventLimits, event_decoder
 from engagement_platform.pipelines.games.registry import registry
-from engagement_platform.settings import Settings
+from engagement_platform.pipelines.jobs import build_job, open_stores
+from engagement_platform.pipelines.parts import Parts
+from engagement_platform.settings import GamesSettings, Settings
 from engagement_platform_tests.conformance import faults
 from engagement_platform_tests.conformance.disturbances import copy_database, store_down, store_locked
 from engagement_platform_tests.conformance.driven import ShiftedDatetime
@@ -33,6 +38,7 @@ from engagement_platform_tests.conformance.faults import (
     CYCLES,
     GAMES,
     INGEST,
+    POINTS,
     PROCESS,
     Fault,
     Storm,
@@ -251,6 +257,17 @@ def test_only_answers_to_commits_of_tables_are_lost(job: str, seed: int) -> None
     (point,) = (fault["point"] for fault in due_faults(rng, job, sorted(kinds)) if fault["kind"] == ANSWER)
     assert point.endswith(":after")
     assert point != "manifest:after"
+
+
+@pytest.mark.parametrize("name", POINTS)
+def test_faults_wait_at_points_that_their_job_passes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    settings = Settings(home=tmp_path, games=GamesSettings(queue_url="https://sqs.eu-west-1.amazonaws.com/1/events"))
+    monkeypatch.setattr(Lake, "ensure", lambda *_: None)
+    job = build_job(name, Parts(Lake(Mock(), settings), open_stores(settings), settings, Callbacks()))
+    assert set(POINTS[name]) <= set(job.crash_points), "a point is spelled wrong, and would never come"
+    assert len(POINTS[name]) == len(set(POINTS[name]))
 
 
 @pytest.mark.parametrize("done", [True, False])
