@@ -31,7 +31,8 @@ EXCEPTIONS: Mapping[str, str] = {
 }
 """Package -> why another licence is fine."""
 BY_PYTHON = "one of these, by the version of Python"
-"""Row of packages of which the lock has a version for each range of Pythons: the page is the same on all of them."""
+"""Row of packages of which the lock has a version for each range of Pythons: the page is the same on all of them. What
+the installed one declares is looked at like any other's."""
 
 
 class LicenceNotAllowed(Exception):
@@ -40,12 +41,7 @@ class LicenceNotAllowed(Exception):
 
 def page() -> str:
     """docs/licences.md. Raises LicenceNotAllowed."""
-    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    packages = dict(declared(lock))
-    several = set(re.findall(r"^([^\s=]+)==\S+ ; python_full_version", lock, re.MULTILINE))
-    named = {
-        package: BY_PYTHON if package in several else name_of(package, written) for package, written in packages.items()
-    }
+    named = by_package((ROOT / "requirements.lock").read_text(encoding="utf-8"))
     return "\n".join(
         (
             "<!-- Made from the lock by `make docs`; edits are lost. -->\n",
@@ -57,6 +53,13 @@ def page() -> str:
             *_table("jars", {jar: name_of(jar, written) for jar, written in declared_by_jars()}),
         )
     )
+
+
+def by_package(lock: str) -> dict[str, str]:
+    """Each installed package of a lock -> what the page says of it. Raises LicenceNotAllowed."""
+    several = set(re.findall(r"^([^\s=]+)==\S+ ; python_full_version", lock, re.MULTILINE))
+    named = {package: name_of(package, written) for package, written in declared(lock)}
+    return {package: BY_PYTHON if package in several else name for package, name in named.items()}
 
 
 def _table(header: str, named: Mapping[str, str]) -> Iterator[str]:

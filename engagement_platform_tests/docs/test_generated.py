@@ -9,6 +9,7 @@ import pytest
 
 from engagement_platform.sources.messages import Reason
 from engagement_platform_tests.docs.pages import ROOT, name, text
+from tools import licences
 from tools.docs import COMPARING, duration, generated, settings_page, with_part
 from tools.licences import LicenceNotAllowed, name_of
 
@@ -53,3 +54,12 @@ def test_a_page_without_the_marks_of_a_part_is_refused() -> None:
 def test_a_package_whose_licence_nobody_has_allowed_is_refused(written: str) -> None:
     with pytest.raises(LicenceNotAllowed, match="some declares"):
         name_of("some", written)
+
+
+def test_a_package_that_the_lock_has_in_several_versions_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = "some==1 ; python_full_version < '3.12'\nsome==2 ; python_full_version >= '3.12'\n"
+    monkeypatch.setattr(licences, "declared", lambda _: [("some", "MIT"), ("some", "MIT")])
+    assert licences.by_package(lock) == {"some": licences.BY_PYTHON}
+    monkeypatch.setattr(licences, "declared", lambda _: [("some", "GPL-3.0-only")])
+    with pytest.raises(LicenceNotAllowed, match="some declares"):
+        licences.by_package(lock)
