@@ -1,7 +1,6 @@
 """Bugs that are planted one at a time into a copy of the product; each has to fail the quick test that its patch names.
 
-A patch in `planted/` begins with a sentence about the bug and the line `Caught by: <test>`; a line `With: <error>`
-follows where the test does not fail by an assertion.
+A patch in `planted/` begins with a sentence about the bug and the line `Caught by: <test>`.
 """
 
 from __future__ import annotations
@@ -17,29 +16,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from engagement_platform_tests.docs.pages import ROOT
+from engagement_platform_tests.docs.pages import ROOT, TESTS
 
 FOLDER = Path(__file__).with_suffix("")
-CAUGHT_BY, WITH = "Caught by: ", "With: "
+CAUGHT_BY = "Caught by: "
 COPIED = ("engagement_platform", "engagement_platform_tests", "benchmarks", "examples", "pyproject.toml")
 TESTS_FAILED = 1
 """pytest's exit status when tests ran and some failed; other errors are greater."""
 ASSERTIONS = frozenset({"AssertionError", "Failed", "assert"})
 """How pytest begins to say that something is not as a test has it; `Failed` is of what did not raise."""
-_RAISED = re.compile(r"^(?:FAILED|ERROR) [^\s\[]+(?:\[.*\])? - (?:\w+\.)*(\w+)", re.MULTILINE)
-"""What a test failed with, in pytest's summary."""
+_RAISED = re.compile(r"^(FAILED|ERROR) [^\s\[]+(?:\[.*\])? - (?:\w+\.)*(\w+)", re.MULTILINE)
+"""What a test failed with, or ended with before it began or after it was over, in pytest's summary."""
+_WHERE = re.compile(r"^(\S+?):\d+: \w+$", re.MULTILINE)
+"""Where that was raised, as the last line of a stack."""
 
 
 @dataclass(frozen=True)
 class Bug:
-    """One patch. test: pytest's id of the test that has to fail with it, and passes without it. error: the class of
-    what it fails with; empty: by an assertion."""
+    """One patch. test: pytest's id of the test that has to fail with it, and passes without it."""
 
     name: str
     says: str
     test: str
     patch: Path
-    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -53,18 +52,18 @@ class Outcome:
 
     @property
     def caught(self) -> bool:
-        """By an assertion of its test, or by the error that the patch names, and not because the code is broken."""
-        raised = set(_RAISED.findall(self.output))
-        return self.status == TESTS_FAILED and bool(raised) and raised <= {*ASSERTIONS, self.bug.error}
+        """By an assertion of the tests, and not because the code is broken, nor by an assertion of its own."""
+        raised, where = _RAISED.findall(self.output), _WHERE.findall(self.output)
+        by_assertion = bool(raised) and all(how == "FAILED" and what in ASSERTIONS for how, what in raised)
+        return self.status == TESTS_FAILED and by_assertion and bool(where) and where[-1].startswith(f"{TESTS.name}/")
 
 
 def bugs() -> list[Bug]:
     """All patches, by name."""
     found = []
     for patch in sorted(FOLDER.glob("*.patch")):
-        says, by, fails, *_ = patch.read_text(encoding="utf-8").splitlines()
-        error = fails.removeprefix(WITH) if fails.startswith(WITH) else ""
-        found.append(Bug(patch.stem, says, by.removeprefix(CAUGHT_BY), patch, error))
+        says, by, *_ = patch.read_text(encoding="utf-8").splitlines()
+        found.append(Bug(patch.stem, says, by.removeprefix(CAUGHT_BY), patch))
     return found
 
 

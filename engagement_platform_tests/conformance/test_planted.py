@@ -28,28 +28,28 @@ def test_a_planted_bug_applies_and_names_its_test(bug: Bug) -> None:
     assert bug.says.endswith(".")
 
 
+IN_TESTS, IN_THE_PRODUCT = "engagement_platform_tests/a/test_b.py", "engagement_platform/a.py"
+
+
 @pytest.mark.parametrize(
-    ("status", "summary", "error", "caught"),
+    ("status", "summary", "where", "caught"),
     [
-        (1, "FAILED a/test_b.py::test_c - AssertionError: assert 1 == 2", "", True),
-        (1, "FAILED a/test_b.py::test_c[d - e] - assert 1 == 2", "", True),
-        (1, "FAILED a/test_b.py::test_c - Failed: DID NOT RAISE <class 'a.B'>", "", True),
-        (
-            1,
-            "FAILED a/test_b.py::test_c - engagement_platform.engine.stores.StaleBatch: out of date",
-            "StaleBatch",
-            True,
-        ),
-        (1, "FAILED a/test_b.py::test_c - engagement_platform.engine.stores.StaleBatch: out of date", "", False),
-        (1, "FAILED a/test_b.py::test_c - NameError: name 'txn' is not defined", "", False),
-        (1, "ERROR a/test_b.py::test_c - ImportError: cannot import name", "", False),
-        (2, "ERROR a/test_b.py - SyntaxError: invalid syntax", "", False),
-        (1, "", "", False),
-        (0, "1 passed", "", False),
+        (1, "FAILED a/test_b.py::test_c - AssertionError: assert 1 == 2", IN_TESTS, True),
+        (1, "FAILED a/test_b.py::test_c[d - e] - assert 1 == 2", IN_TESTS, True),
+        (1, "FAILED a/test_b.py::test_c - Failed: DID NOT RAISE <class 'a.B'>", IN_TESTS, True),
+        (1, "FAILED a/test_b.py::test_c - AssertionError: it has a day", IN_THE_PRODUCT, False),
+        (1, "FAILED a/test_b.py::test_c - engagement_platform.engine.stores.StaleBatch: out of date", IN_TESTS, False),
+        (1, "FAILED a/test_b.py::test_c - NameError: name 'txn' is not defined", IN_TESTS, False),
+        (1, "ERROR a/test_b.py::test_c - ImportError: cannot import name", IN_TESTS, False),
+        (1, "ERROR a/test_b.py::test_c - AssertionError: a fixture", IN_TESTS, False),
+        (2, "ERROR a/test_b.py - SyntaxError: invalid syntax", IN_TESTS, False),
+        (1, "", IN_TESTS, False),
+        (0, "1 passed", IN_TESTS, False),
     ],
 )
-def test_a_bug_is_caught_by_an_assertion_or_the_error_that_it_names_and_by_no_broken_code(
-    status: int, summary: str, error: str, caught: bool
+def test_a_bug_is_caught_by_an_assertion_of_the_tests_and_by_no_broken_code(
+    status: int, summary: str, where: str, caught: bool
 ) -> None:
-    bug = Bug("a", "A bug.", "a/test_b.py::test_c", Path("a.patch"), error)
-    assert Outcome(bug, status, f"E   NameError: within\n{summary}\n1 failed", 0.0).caught == caught
+    bug = Bug("a", "A bug.", "a/test_b.py::test_c", Path("a.patch"))
+    output = f"E   NameError: within\n\n{IN_TESTS}:1: \n_ _ _\n{where}:7: AssertionError\n{summary}\n1 failed"
+    assert Outcome(bug, status, output, 0.0).caught == caught
