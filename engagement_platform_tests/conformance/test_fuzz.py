@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 
 import pytest
 from hypothesis import strategies as st
 
 from engagement_platform_tests.conformance import fuzz
 from engagement_platform_tests.conformance.fuzz import PROPERTIES, _answer, _pool, explore
-from engagement_platform_tests.conformance.fuzz_http import fuzzed_server
+from engagement_platform_tests.conformance.fuzz_http import fuzzed_server, wrong
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
@@ -52,6 +53,20 @@ def test_a_process_of_decoders_that_does_not_answer_is_ended_and_a_failure(monke
     pool = _pool()
     assert _answer(pool, "Kafka: engagements", 1) == (0, "seed 1: no answer within 0.01 s", False)
     pool.shutdown()
+
+
+def test_of_a_server_all_that_is_wrong_is_reported() -> None:
+    one, other = Counter(a=1, b=1), Counter(b=2)
+    assert wrong(0, "", one, one, 0, 0.9) == []
+    assert wrong(0, "", one, other, 3, 1.5) == [
+        "Counter({'a': 1}) lost, Counter({'b': 1}) too many",
+        "/healthz did not answer 3 times",
+        "/healthz took 1.5 s",
+    ]
+    assert [each.partition(":")[0] for each in wrong(1, "Traceback", one, one, 0, 0.0)] == [
+        "ended with status 1",
+        "its log has a traceback",
+    ]
 
 
 @pytest.mark.crash
