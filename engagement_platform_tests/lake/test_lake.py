@@ -174,6 +174,27 @@ def test_missing_columns_are_added_only_with_evolve_and_only_when_all_else_agree
     assert rows_of(lake, wider) == [("org", "a", None, 1, "old", None)]
 
 
+def test_columns_that_a_call_had_not_added_where_it_ended_come_with_the_next(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = named("evolves_twice")
+    lake.ensure(table)
+    lake.append(frame(lake, [("org", "a", 1, "old")]), table, Transaction("job/evolve", 0), rows=1)
+    wider = replace(table, columns=(*table.columns, Column("one", "long", "New."), Column("two", "long", "New, too.")))
+    evolving = Lake(lake.spark, lake.settings.model_copy(update={"layout": LayoutSettings(evolve=True)}))
+
+    def ends(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Lake, "set_property", ends)
+        with pytest.raises(KeyboardInterrupt):
+            evolving.ensure(wider)
+    evolving.ensure(wider)
+    lake.ensure(wider)
+    assert rows_of(lake, wider) == [("org", "a", 1, "old", None, None)]
+
+
 def test_an_append_that_is_done_again_adds_nothing_even_with_other_rows(lake: Lake) -> None:
     table = named("appended")
     lake.ensure(table)
