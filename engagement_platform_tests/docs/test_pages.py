@@ -93,10 +93,16 @@ def test_every_setting_that_is_named_exists(page: Path) -> None:
 
 
 def test_every_test_that_is_named_exists() -> None:
-    for page in ("requirements.md", "threat-model.md", "reliability.md"):
+    for page in ("requirements.md", "reliability.md"):
         named = set(re.findall(r"`(test_\w+)`", text(ROOT / "docs" / page)))
         assert named, "the page names no test at all"
         assert sorted(named - test_names()) == []
+
+
+def test_the_defence_against_each_attacker_is_proved_by_tests() -> None:
+    attackers = re.findall(r"^\| (\d+) \|", text(ROOT / "docs" / "threat-model.md"), re.MULTILINE)
+    proved = re.findall(r"^\| (\d+) \| `test_", text(ROOT / "docs" / "requirements.md"), re.MULTILINE)
+    assert attackers == proved == [str(number + 1) for number in range(len(attackers))]
 
 
 def test_what_is_done_names_a_test() -> None:
