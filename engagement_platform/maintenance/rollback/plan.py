@@ -205,8 +205,12 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     versions = {name: found for name, uri in uris.items() if (found := log.version(uri)) is not None}
     records = [record for job in stores.checkpoints.jobs() for record in stores.checkpoints.history(job)]
     timeline = Timeline(records, *group.pinned, moving=group.moving)
+    gone = _forgotten_through(stores, timeline)
+    if gone is not None and isinstance(asked.to, datetime) and asked.to <= gone:
+        raise _refused_as_forgotten(asked, gone)
     place, exact = _boundary(group, timeline, uris, asked, versions)
-    _refuse_forgotten(stores, timeline, asked, place)
+    if gone is not None and place.step < 0:
+        raise _refused_as_forgotten(asked, gone)
     changes = []
     for table in group.tables:
         if table.name not in versions:
@@ -272,16 +276,22 @@ def _boundary(
     return place, {} if place.version is None else {table: place.version}
 
 
-def _refuse_forgotten(stores: Stores, timeline: Timeline, asked: Asked, place: Boundary) -> None:
-    """Raise RestoreRefused where batches that ended there are forgotten: jobs would go on in the wrong place."""
+def _forgotten_through(stores: Stores, timeline: Timeline) -> datetime | None:
+    """When the last batch of these jobs ended that the stores have forgotten; None where there are none.
+
+    To before that no table can be restored: how far jobs had read by then is not known, so they would go on elsewhere.
+    """
     jobs = {step.manifest.job for step in timeline.steps}
-    ends = [end for job in jobs if (end := forgotten(stores.leases.engine, job).through) is not None]
-    if ends and (place.step < 0 or (isinstance(asked.to, datetime) and asked.to <= max(ends))):
-        raise RestoreRefused(
-            asked.table,
-            f"batches that ended up to {max(ends):%Y-%m-%d %H:%M:%S} UTC are forgotten (stores.keep_batches), and with "
-            "them how far jobs had read by then. Restore to a later version or time",
-        )
+    ends = (forgotten(stores.leases.engine, job).through for job in jobs)
+    return max((end for end in ends if end is not None), default=None)
+
+
+def _refused_as_forgotten(asked: Asked, through: datetime) -> RestoreRefused:
+    return RestoreRefused(
+        asked.table,
+        f"batches that ended up to {through:%Y-%m-%d %H:%M:%S} UTC are forgotten (stores.keep_batches), and with them "
+        "how far jobs had read by then. Restore to a later version or time",
+    )
 
 
 def _is_there(settings: Settings, group: Group, table: Table, now: int, to: int) -> bool:
