@@ -21,6 +21,7 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 from engagement_platform.engine import database
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import Callbacks, MicroBatchJob
+from engagement_platform.engine.lease import LeaseUnavailable
 from engagement_platform.engine.recovery import recover
 from engagement_platform.engine.table_logs import StoresBehind
 from engagement_platform.lake.session import spark_session
@@ -33,6 +34,9 @@ AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 LOCK_TIMEOUT_S = 3
 """How long a transaction waits for the lock of the stores here, instead of half a minute."""
 TRIES, PAUSE_S = 120, 1.0
+WHY = 20_000
+"""Characters of what is told of an error."""
+_OF_STACKS = ("\tat ", "\t... ", "  ")
 _TELLING = threading.Lock()
 
 
@@ -86,7 +90,7 @@ class Driven:
                     pass
             except Exception as error:
                 failures += 1
-                tell(failed=names[0], why=f"{type(error).__name__}: {error}"[:600])
+                tell(failed=names[0], why=why(error))
                 if failures == TRIES:
                     raise
                 self._recover(names[0], error)
@@ -116,6 +120,10 @@ class Driven:
             # The stores went back, and with them which objects were in which batch.
             with tolerated("reset"):
                 tell(reset=name, why=reset_job(name, self.settings, abandon=True))
+        elif isinstance(error, LeaseUnavailable):
+            # Stores that were down or full kept this process from giving it back, and by a clock that went back since
+            # it has hours left.
+            let_clock_jump(0)
 
     def _observe(self, name: str, point: str) -> None:
         with self._lock:
@@ -137,13 +145,22 @@ def _lose() -> NoReturn:
     raise SparkConnectGrpcException("the answer is lost")
 
 
+def why(error: BaseException) -> str:
+    """What an error says, and below it what those say that it comes of, without stacks: BatchFailed quotes a line."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    lines = "\n".join(f"{type(each).__name__}: {each}" for each in chain).splitlines()
+    return "\n".join(line for line in lines if not line.startswith(_OF_STACKS))[:WHY]
+
+
 @contextmanager
 def tolerated(doing: str) -> Iterator[None]:
     """Report an error, and go on: the next try meets it again where it matters."""
     try:
         yield
     except Exception as error:
-        tell(failed=doing, why=f"{type(error).__name__}: {error}"[:600])
+        tell(failed=doing, why=why(error))
 
 
 def tell(**what: object) -> None:

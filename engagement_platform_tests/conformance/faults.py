@@ -14,7 +14,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -86,24 +86,40 @@ EMPTY_WITHIN_S = 600.0
 """How long the job of events may need until nothing is announced any more, once both were idle."""
 REQUESTS = 12
 """Most requests that fail in a row."""
+SHOWN = 2_000
+"""Characters of an error that are shown."""
 
 BEHIND_ERRORS = frozenset({"StoresBehind", "ObjectsForgotten"})
 """By these a job refuses to go on with stores that went back, and nothing else may make it say so."""
-FROM_FAULTS = frozenset(
-    {
-        # Spark, or its server, is gone in the middle of something; a new server has no view of the former session.
-        "AnalysisException", "BatchFailed", "FenceNotPlaced", "PythonException", "SparkConnectException",
-        "SparkConnectGrpcException", "SparkException", "SparkUnavailable", "UnknownException", "_InactiveRpcError",
-        "_MultiThreadedRendezvous",
-        # What its client says of an answer that had begun to come when the server was killed.
-        "PySparkRuntimeError: [RESPONSE_ALREADY_RECEIVED]",
-        # Stores are locked, down or without space, and so nobody gives a lease back or keeps one alive.
-        "DatabaseError", "LeaseLost", "LeaseUnavailable", "OperationalError", "OSError", "StoresUnavailable",
-        # Services do not answer, or break off.
-        "BrokerUnavailable", "ObjectNotReadable", "QueueUnavailable",
-    }
-)  # fmt: skip
-"""Classes of errors that a fault may end a run with. Any other is a defect that the fault has shown."""
+KINDS = frozenset(kind for cycle in CYCLES.values() for kind in cycle)
+_OF_STORES, _OF_AWS = frozenset({LOCKED, DOWN, FULL, BEHIND}), frozenset(PROXIED)
+FROM_FAULTS: Mapping[str, frozenset[str]] = {
+    # These quote what has stopped a batch, and whatever delays a run may cost it its leases.
+    **dict.fromkeys(("BatchFailed", "FenceNotPlaced", "LeaseLost", "LeaseUnavailable"), KINDS),
+    # Spark's server is gone in the middle of something, and a new one knows nothing of the former session.
+    **dict.fromkeys(
+        ("SparkConnectException", "SparkUnavailable", "_InactiveRpcError", "_MultiThreadedRendezvous"),
+        frozenset({CONNECT}),
+    ),
+    # What its client says of an answer that had begun to come when the server was killed.
+    "PySparkRuntimeError: [RESPONSE_ALREADY_RECEIVED]": frozenset({CONNECT}),
+    "SparkConnectGrpcException": frozenset({CONNECT, ANSWER, FULL}),
+    **dict.fromkeys(("DatabaseError", "OperationalError", "StoresUnavailable"), _OF_STORES),
+    "BrokerUnavailable": frozenset({BROKER}),
+    **dict.fromkeys(("ObjectNotReadable", "QueueUnavailable"), _OF_AWS),
+    **dict.fromkeys(BEHIND_ERRORS, frozenset({BEHIND})),
+}
+"""Classes of errors that may end a run -> the faults of its round that can cause them. Any other is a defect that the
+fault has shown."""
+OF_MANY_CAUSES = frozenset({"AnalysisException", "OSError", "PythonException", "SparkException", "UnknownException"})
+"""Classes that may end a run, too, where they, or what they come of, say what a fault of its round makes them say."""
+SAID: Mapping[str, str] = {
+    CONNECT: r"(?:DATAFRAME|DATA_SOURCE|OPERATION|SESSION|TABLE_OR_VIEW)_NOT_FOUND|NO_ACTIVE_SESSION|SESSION_CLOSED"
+    r"|UNAVAILABLE|Connection (?:refused|reset)|Socket closed|Broken pipe|EOFError",
+    FULL: r"No space left on device|TASK_WRITE_FAILED|disk I/O error",
+    BROKER: r"org\.apache\.kafka\.|KAFKA",
+    **dict.fromkeys(PROXIED, r"ObjectNotReadable|QueueUnavailable|injected"),
+}
 
 
 @dataclass(frozen=True)
@@ -151,6 +167,7 @@ def storm(messages: int, objects: int, faults: int, *, minutes: float, seed: int
             f"{PREFIX}GAMES__VISIBILITY": "PT5S",
             # Where stores were down, nobody could give a lease back.
             f"{PREFIX}STORES__LEASE_TTL": "PT10S",
+            f"{PREFIX}STORES__LEASE_WAIT": "PT30S",
             f"{PREFIX}LAYOUT__AUTO_COMPACT": "false",
         }
         machine = opened.enter_context(started(folder, settings))
@@ -226,7 +243,8 @@ class Storm:
         self._undone.clear()
         self.proxy.coming.clear()
         self.outcome.unnoticed += [f"round {number}: {one}" for one in unnoticed(events) if goes_back]
-        self.outcome.wrong += [f"round {number}: {one}" for one in wrong(events, goes_back=goes_back)]
+        there = {kind for of_job in kinds.values() for kind in of_job if kind != BEHIND or goes_back}
+        self.outcome.wrong += [f"round {number}: {one}" for one in wrong(events, there)]
         failing = {way for way in PROXIED.values() if _requests(self.proxy.injected - before, way)}
         happened = [event for event in came(events) if PROXIED.get(event.why, "") in {"", *failing}]
         if goes_back:
@@ -436,15 +454,23 @@ def unnoticed(events: Sequence[Event]) -> list[str]:
     return [f"{job} does not refuse to go on after the stores went back" for job in CYCLES if job not in refusing]
 
 
-def wrong(events: Sequence[Event], *, goes_back: bool) -> list[str]:
-    """Failures that no fault may cause. goes_back: the stores were put back before; only then may they be behind."""
-    allowed = FROM_FAULTS | BEHIND_ERRORS if goes_back else FROM_FAULTS
-    repairs = () if goes_back else ("recovered", "reset")
+def wrong(events: Sequence[Event], kinds: Collection[str]) -> list[str]:
+    """Failures that no fault of these kinds, which were in the round, may cause; and repairs of stores that were not
+    put back."""
+    repairs = () if BEHIND in kinds else ("recovered", "reset")
     return [
-        f"{event.what} {event.name}: {event.why}"
+        f"{event.what} {event.name}: {event.why[:SHOWN]}"
         for event in events
-        if event.what in repairs or (event.what == "failed" and not allowed.issuperset(_errors(event.why)))
+        if event.what in repairs
+        or (event.what == "failed" and not all(_is_caused(name, event.why, kinds) for name in _errors(event.why)))
     ]
+
+
+def _is_caused(name: str, why: str, kinds: Collection[str]) -> bool:
+    """Whether a fault of these kinds may cause an error of a class, which says why."""
+    if name in OF_MANY_CAUSES:
+        return any(kind in kinds and re.search(said, why) for kind, said in SAID.items())
+    return not FROM_FAULTS.get(name, frozenset()).isdisjoint(kinds)
 
 
 _CLASS = r"PySparkRuntimeError: \[\w+\]|\w+"
@@ -452,7 +478,7 @@ _CLASS = r"PySparkRuntimeError: \[\w+\]|\w+"
 
 def _errors(why: str) -> list[str]:
     """The class of an error, and of the one that BatchFailed quotes; of a class for many with its condition."""
-    found = re.match(rf"({_CLASS})(?:: .*? stopped: ({_CLASS})[: ])?", why, re.DOTALL)
+    found = re.match(rf"({_CLASS})(?:: .*? stopped: ({_CLASS})[: ])?", why)
     return [name for name in found.groups() if name] if found else [why]
 
 

@@ -18,8 +18,9 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyspark.errors import PythonException
 
-from engagement_platform.engine.job import Callbacks
+from engagement_platform.engine.job import BatchFailed, Callbacks
 from engagement_platform.lake.lake import Lake
 from engagement_platform.local.aws import BUCKET
 from engagement_platform.pipelines.games.decoding import Event as Decoded
@@ -30,14 +31,20 @@ from engagement_platform.pipelines.parts import Parts
 from engagement_platform.settings import GamesSettings, Settings
 from engagement_platform_tests.conformance import faults
 from engagement_platform_tests.conformance.disturbances import copy_database, store_down, store_locked
-from engagement_platform_tests.conformance.driven import ShiftedDatetime
+from engagement_platform_tests.conformance.driven import ShiftedDatetime, why
 from engagement_platform_tests.conformance.driver import Event, Jobs, JobsEnded
 from engagement_platform_tests.conformance.faults import (
     ANSWER,
     BEHIND,
+    BROKER,
+    CLOCK,
+    CONNECT,
     CYCLES,
+    FULL,
     GAMES,
     INGEST,
+    KINDS,
+    LOCKED,
     POINTS,
     PROCESS,
     Fault,
@@ -51,6 +58,7 @@ from engagement_platform_tests.conformance.faults import (
 )
 from engagement_platform_tests.conformance.sent import LINES, NO_EVENT, Messages, Objects
 from engagement_platform_tests.conformance.watched import Watcher, doubled, gone_back, torn, torn_objects
+from engagement_platform_tests.engine.test_stores import manifest
 from engagement_platform_tests.ingestion.oracle import as_bytes
 from engagement_platform_tests.ingestion.test_whole_path import Machine
 
@@ -206,17 +214,37 @@ def failed(name: str, why: str) -> Event:
     return Event("failed", name, 0.0, why)
 
 
-@pytest.mark.parametrize(
-    "why",
-    [
-        "StoresUnavailable: the stores cannot be used",
-        "OSError: [Errno 28] No space left on device",
-        "BatchFailed: ingest-engagements batch 3 stopped: SparkConnectGrpcException: the answer is lost. What its …",
-        "BatchFailed: ingest-engagements batch 0 stopped: PySparkRuntimeError: [RESPONSE_ALREADY_RECEIVED] INVALID_…",
-    ],
-)
-def test_an_error_that_a_fault_may_cause_is_none_of_the_product(why: str) -> None:
-    assert wrong([failed(INGEST, why)], goes_back=False) == []
+def stopped(why: str, *causes: str) -> str:
+    """What is told of a batch that Spark gave up."""
+    quoted = f"BatchFailed: ingest-engagements batch 3 stopped: {why}. What its finished processes wrote …"
+    return "\n".join((quoted, *causes))
+
+
+FETCHED = stopped("PythonException: An exception was thrown from the Python worker")
+CAUSED = [
+    ("StoresUnavailable: the stores cannot be used", LOCKED),
+    ("LeaseLost: no heartbeat", CLOCK),
+    ("OSError: [Errno 28] No space left on device", FULL),
+    (stopped("SparkConnectGrpcException: the answer is lost"), ANSWER),
+    (stopped("PySparkRuntimeError: [RESPONSE_ALREADY_RECEIVED] INVALID_…"), CONNECT),
+    (stopped("SparkConnectException: [NO_ACTIVE_SESSION] No active Spark session found"), CONNECT),
+    (stopped("AnalysisException: [TABLE_OR_VIEW_NOT_FOUND] The table or view `a` cannot be found"), CONNECT),
+    (stopped("SparkException: [TASK_WRITE_FAILED] Task failed while writing rows"), FULL),
+    (stopped("SparkException: Job aborted", "Caused by: java.io.IOException: No space left on device"), FULL),
+    (stopped("SparkException: Job aborted", "org.apache.kafka.common.errors.TimeoutException: Timed out"), BROKER),
+    (f"{FETCHED}\nengagement_platform.sources.s3_sqs_errors.ObjectNotReadable: SlowDown", "S3 and SQS answer 503"),
+    ("QueueUnavailable: SlowDown: injected", "S3 and SQS answer 503"),
+]
+
+
+@pytest.mark.parametrize(("why", "kind"), CAUSED)
+def test_an_error_is_none_of_the_product_where_a_fault_of_its_round_may_cause_it(why: str, kind: str) -> None:
+    assert wrong([failed(INGEST, why)], {kind, PROCESS}) == []
+
+
+@pytest.mark.parametrize("why", [why for why, kind in CAUSED if kind != CLOCK])
+def test_the_same_error_is_wrong_in_a_round_without_such_a_fault(why: str) -> None:
+    assert wrong([failed(INGEST, why)], {PROCESS, CLOCK}) == [f"failed {INGEST}: {why}"]
 
 
 @pytest.mark.parametrize(
@@ -225,26 +253,44 @@ def test_an_error_that_a_fault_may_cause_is_none_of_the_product(why: str) -> Non
         "KeyError: 'a'",
         "AssertionError: ",
         "BooksDoNotBalance: 3 received, 2 accounted for",
-        "BatchFailed: ingest-engagements batch 3 stopped: TypeError: no text. What its finished processes wrote …",
-        "BatchFailed: ingest-engagements batch 3 stopped: PySparkRuntimeError: [DATA_TYPE_MISMATCH] no text. What …",
+        stopped("TypeError: no text"),
+        stopped("PySparkRuntimeError: [DATA_TYPE_MISMATCH] no text"),
+        stopped("AnalysisException: [UNRESOLVED_COLUMN] A column cannot be resolved"),
+        stopped("AnalysisException: [PATH_NOT_FOUND] Path does not exist"),
+        stopped("SparkException: [INTERNAL_ERROR] The query planner is broken"),
+        f"{FETCHED}\nKeyError: 'batch'",
+        "OSError: [Errno 2] No such file",
         "PySparkRuntimeError: [RESULT_TYPE_MISMATCH]",
         "StoresBehind: the stores are older than the tables",
         "ObjectsForgotten: of batch 3",
     ],
 )
 def test_an_error_that_no_fault_may_cause_is_wrong(why: str) -> None:
-    assert wrong([failed(GAMES, why)], goes_back=False) == [f"failed {GAMES}: {why}"]
+    assert wrong([failed(GAMES, why)], KINDS - {BEHIND}) == [f"failed {GAMES}: {why}"]
+
+
+def test_what_an_error_comes_of_is_told_without_stacks() -> None:
+    spark = PythonException(
+        "\n  An exception was thrown.\n  File a.py\nKeyError: 'batch'\n\tat org.apache.spark.A(A.scala)"
+    )
+    error = BatchFailed(manifest(), spark)
+    error.__cause__ = spark
+    said = why(error).splitlines()
+    assert said[0].startswith(
+        "BatchFailed: ingest-engagements batch 0 stopped: PythonException: An exception was thrown"
+    )
+    assert said[1:] == ["PythonException: ", "KeyError: 'batch'"]
 
 
 @pytest.mark.parametrize("event", [Event("recovered", "['a']", 0.0), Event("reset", GAMES, 0.0)])
 def test_stores_are_mended_only_after_they_went_back(event: Event) -> None:
-    assert len(wrong([event], goes_back=False)) == 1
-    assert wrong([event], goes_back=True) == []
+    assert len(wrong([event], KINDS - {BEHIND})) == 1
+    assert wrong([event], {BEHIND}) == []
 
 
 def test_each_job_whose_stores_went_back_has_to_refuse() -> None:
     ingest, games = failed(INGEST, "StoresBehind: batch 3"), failed(GAMES, "ObjectsForgotten: of batch 3")
-    assert wrong([ingest, games], goes_back=True) == unnoticed([ingest, games]) == []
+    assert wrong([ingest, games], {BEHIND}) == unnoticed([ingest, games]) == []
     assert [one.partition(" ")[0] for one in unnoticed([ingest])] == [GAMES]
     assert [one.partition(" ")[0] for one in unnoticed([games, failed(INGEST, "LeaseLost: gone")])] == [INGEST]
 
