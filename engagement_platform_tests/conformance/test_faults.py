@@ -58,9 +58,11 @@ from engagement_platform_tests.conformance.faults import (
 )
 from engagement_platform_tests.conformance.sent import LINES, NO_EVENT, Messages, Objects
 from engagement_platform_tests.conformance.watched import Watcher, doubled, gone_back, torn, torn_objects
+from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.engine.test_stores import manifest
 from engagement_platform_tests.ingestion.oracle import as_bytes
 from engagement_platform_tests.ingestion.test_whole_path import Machine
+from engagement_platform_tests.pipelines.mutations.histories import engagement as message
 
 LANDED = {0: {("o", "a"): 1, ("o", "b"): 1}, 1: {("o", "a"): 2, ("o", "c"): 1}}
 
@@ -203,6 +205,35 @@ def test_what_was_there_once_and_is_gone_is_seen(tmp_path: Path) -> None:
     watcher._state = watcher.mirror = {("o", "a"): 1}
     watcher.poll()
     assert watcher.seen == ["the engagements are gone", "engagement/notification is gone", "login is gone"]
+
+
+def test_a_batch_of_which_readers_see_a_part_and_rows_that_are_there_twice_or_go_back_are_seen(tmp_path: Path) -> None:
+    lake, one, other = PlainLake(tmp_path / "home"), ("org", "e1"), ("org", "e2")
+    watcher = Watcher(lake.settings.lake, tmp_path, {})
+    watcher.landed[0] = {one: 1, other: 1}
+    first = lake.land([message("e1", "p1", 10), message("e2", "p2", 10)])
+    watcher.poll()
+    assert (watcher.seen, watcher.mirror) == ([], {one: 1, other: 1})
+
+    watcher.landed[1] = {one: 2, ("org", "e3"): 1}
+    lake.land([message("e1", "p1", 10, version=2)])
+    watcher.poll()
+    assert watcher.seen == ["batch 1 is torn: 1 of 2 rows"]
+    assert watcher.mirror == {one: 2, other: 1}
+
+    del watcher.landed[1]
+    watcher.seen.clear()
+    [row] = [row for row in lake.rows(lake.data).to_pylist() if row["engagement_id"] == "e2"]
+    lake.append(lake.data, [row], first, commit="again")
+    changed = {**row, "change_type": "UPDATE", "previous_person_id": "p2"}
+    lake.notify([changed], lake.begin("ingest-engagements"))
+    watcher.mirror[other] = 3
+    watcher.poll()
+    assert watcher.seen == [
+        f"engagement {other} is there 2 times",
+        f"changed engagement {other} is there 2 times",
+        f"{other} went back from version 3 to 1",
+    ]
 
 
 def test_a_shifted_clock_makes_plain_values() -> None:
