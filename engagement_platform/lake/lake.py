@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.model import Transaction
 from engagement_platform.errors import START_ANEW, PlatformError
 from engagement_platform.lake import contract, driver_lease, live_files, log
@@ -137,10 +138,10 @@ class Lake:
         for column in missing:
             # Where the contract has it: an attribute of an entity comes with a version, in another place.
             added = f"{contract.declared([column])} {table.place_of(column)}"
+            # When, first: who ends between the two adds the column with the next call, and sets the time anew.
+            self.set_property(table, f"{_ADDED}{column.name}", utc_now().isoformat())
             with self._writing(table):
                 self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})").collect()
-            if (at := log.committed(self.uri(table), self.version(table))) is not None:
-                self.set_property(table, f"{_ADDED}{column.name}", at.isoformat())
 
     def added(self, table: Table) -> dict[str, datetime]:
         """When columns came to a table that was there, by name; the table must exist. Rows from before lack them."""

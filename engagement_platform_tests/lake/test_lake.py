@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -183,15 +183,21 @@ def test_columns_that_a_call_had_not_added_where_it_ended_come_with_the_next(
     wider = replace(table, columns=(*table.columns, Column("one", "long", "New."), Column("two", "long", "New, too.")))
     evolving = Lake(lake.spark, lake.settings.model_copy(update={"layout": LayoutSettings(evolve=True)}))
 
-    def ends(*_: object) -> None:
+    set_property = Lake.set_property
+
+    def ends(*given: Any) -> None:
+        set_property(*given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(Lake, "set_property", ends)
         with pytest.raises(KeyboardInterrupt):
             evolving.ensure(wider)
+    ended = datetime.now(UTC)
     evolving.ensure(wider)
     lake.ensure(wider)
+    added = lake.added(wider)
+    assert ended < added["one"] < added["two"], "rows from before the time lack the column"
     assert rows_of(lake, wider) == [("org", "a", 1, "old", None, None)]
 
 
