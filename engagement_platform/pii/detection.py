@@ -8,17 +8,12 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-import unicodedata
-from binascii import a2b_base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
-from functools import lru_cache, wraps
 from itertools import accumulate
-from typing import TypeVar
-from urllib.parse import unquote, unquote_plus
 
-T = TypeVar("T")
-LONGEST_NAME = 64
+from engagement_platform.pii.encodings import decoded
+from engagement_platform.pii.names import Rule
 
 
 class Kind(StrEnum):
@@ -74,27 +69,12 @@ _NATIONAL = (
     ),
 )
 _DATE = re.compile(r"\d{1,2}[-/]\d{1,2}[-/]\d{4}")
-BELOW_PHONES = "phones"
-"""Stands for the name of a field below one that says phone: what is in there may be something else, such as an id."""
-_NUMBER = re.compile(r"(?<![\w-])(?!\d{4}-\d\d-\d\d)\d(?:[ ().\-/]{0,2}\d){6,14}(?![^\W_x]|-|x(?!\d))", re.ASCII)
-_SAYS_PHONE = re.compile(
-    r"(?:(?P<other>smart|micro|head|mega|(?<![^\W_])i)_?)?phone"
-    r"|mobile_?(?:n|\d|home|work|private|contact|primary|personal|value)|(?:^|_)mobiles?$"
-    r"|(?:cell|contact)_?num|telefon|msisdn|whats_?app|(?:^|_)(?:tel|sms|fax)(?:$|_|\d|no|nr|num)",
-    re.IGNORECASE,
+_NUMBER = re.compile(
+    # Of home_5551234567 the word, and no date. Not within a UUID or a hash: there letters and digits take turns.
+    r"(?<![\w-])[A-Za-z_-]*(?!(?:19|20)\d\d-[01]\d-[0-3]\d(?!\d))"
+    r"\d(?:[\s().,_/\u2010-\u2015\u2212-]{0,3}\d){6,14}(?:[A-Za-z_-]+\d{0,5})?(?![\w-])",
+    re.ASCII,
 )
-_SAYS_OTHERWISE = re.compile(
-    r"(?:^|_)(?:at|ts|ms|hash|bytes|build|version|model|verified|count|uses)$|_ids?$", re.IGNORECASE
-)
-"""Of a name that says phone elsewhere, such as phone_verified_at."""
-_SAYS_ID = re.compile(r"(?:^|_)(?:ids?|key|ref|uuid)$", re.IGNORECASE)
-_BETWEEN_WORDS = re.compile(r"[.\s-]+|(?<=[a-z\d])(?=[A-Z])")
-_ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})")
-_SHORTEST = 10
-_JOINT = re.compile("[_-]")
-_BASE64 = re.compile(r"(?<![\w+/-])[A-Za-z\d+/_-]{10,}(?![\w+/-])", re.ASCII)
-_URL_SAFE = str.maketrans("-_", "+/")
-
 _RUN = re.compile(r"\d{17,}", re.ASCII)
 _LONGEST_ID = 20
 """Digits of the greatest number of 64 bits. One in five ids of 19 digits has a window that passes for a card."""
@@ -111,10 +91,10 @@ _ISSUERS = re.compile(
 )
 
 
-def looks_like(text: str, field: str = "") -> Kind | None:
+def looks_like(text: str, rule: Rule = Rule.PLAIN) -> Kind | None:
     """What the text, or a part of it, looks like; None when nothing.
 
-    field: name of the field. It decides for phone numbers without any separator, which are else just numbers.
+    rule: that of the field. It decides for phone numbers without any separator, which are else just numbers.
     Numbers of versions such as 1.2.3.4 are IP addresses here, and one in ten numbers of 16 digits that begin as a card
     does passes for one: fields that hold such are declared safe.
 
@@ -123,128 +103,31 @@ def looks_like(text: str, field: str = "") -> Kind | None:
     """
     if not _HINT.search(text):
         return None
-    if 17 <= len(text) <= _LONGEST_ID and _RUN.fullmatch(text) and _name_says_id(field):
+    if 17 <= len(text) <= _LONGEST_ID and _RUN.fullmatch(text) and rule is Rule.ID:
         return Kind.CARD if _run_has_card(text) else None
-    named = says_phone(field)
     for form in (text, *decoded(text)):
         for kind, found in _LOOKS:
             if found(form):
                 return kind
-        if named and (_NUMBER.search(form) if field == BELOW_PHONES else sum(map(str.isdigit, form)) >= 7):
+        if rule is Rule.PHONE and sum(map(str.isdigit, form)) >= 7:
+            return Kind.PHONE
+        if rule is Rule.BELOW_PHONE and _NUMBER.search(form):
             return Kind.PHONE
     return None
 
 
-def name_below_phones(field: str) -> str:
-    """By which name `looks_like` goes for a field below one that says phone."""
-    return field if _name_says_otherwise(field) else BELOW_PHONES
-
-
-def decoded(text: str) -> Iterator[str]:
-    """The text decoded once, in each way in which something of it is encoded."""
-    plain = [text]
-    if "%" in text:
-        plain.append(unquote(text))
-        if "+" in text:
-            plain.append(unquote_plus(text))
-    if "\\u" in text:
-        plain.append(_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text))
-    for each in plain:
-        if each != text:
-            yield each
-        if not each.isascii() and (narrow := "".join(map(_narrow, each))) != each:
-            yield narrow
-    for run in _BASE64.findall(text):
-        for token in (run,) if run.isalnum() else _tokens(run):
-            # One digit too many is no byte. What is no UTF-8 is replaced: an error for each word would cost too much.
-            padded = token.translate(_URL_SAFE) + "=" * (-len(token) % 4) if len(token) % 4 != 1 else ""
-            content = a2b_base64(padded)
-            plain_text = content.decode("utf-8", "replace")
-            if "\ufffd" in plain_text:
-                if b"@" not in content:
-                    continue
-                plain_text = content.decode("latin-1")
-            plain_text = plain_text.replace("\0", "")
-            narrow = plain_text if plain_text.isascii() else "".join(map(_narrow, plain_text))
-            if narrow and "".join(narrow.split()).isprintable():
-                yield plain_text
-                if narrow != plain_text:
-                    yield narrow
-
-
-def _tokens(run: str) -> Iterator[str]:
-    """What of a run of digits of base64 may be one text: `/`, `_` and `-` are such digits, and join words, too."""
-    yield run
-    parts = run.split("/")
-    if len(parts) > 1:
-        yield from (part for part in parts if len(part) >= _SHORTEST)
-    # What has small letters only is a name or a UUID.
-    for part in () if run.islower() else parts:
-        first, *words = _JOINT.split(part)
-        # All behind a first word such as user_, since base64 may have these digits, too.
-        yield from (word for word in {part[len(first) + 1 :], *words} if len(word) >= _SHORTEST)
-
-
-def of_names(look: Callable[[str], T]) -> Callable[[str], T]:
-    """The same function, which keeps what it found: names of fields come again and again.
-
-    Of long ones nothing is kept, or a sender could fill the memory with them.
-    """
-    kept = lru_cache(maxsize=10_000)(look)
-    return wraps(look)(lambda name: kept(name) if len(name) <= LONGEST_NAME else look(name))
-
-
-def _words(name: str) -> str:
-    """A name in snake_case, more or less: camelCase, blanks, dots and dashes, full-width letters."""
-    return _BETWEEN_WORDS.sub("_", name if name.isascii() else "".join(map(_narrow, name)))
-
-
-_name_says_id = of_names(lambda name: _SAYS_ID.search(_words(name)) is not None)
-_name_says_otherwise = of_names(lambda name: _SAYS_OTHERWISE.search(_words(name)) is not None)
-
-
-@of_names
-def says_phone(name: str) -> bool:
-    """Whether the name of a field, in snake_case or camelCase, says that phone numbers are in it or below it.
-
-    >>> [says_phone(name) for name in ("contactMobile", "phone_numbers", "telNr", "hotel", "mobile_web", "iPhone")]
-    [True, True, True, False, False, False]
-    """
-    return not _name_says_otherwise(name) and any(each["other"] is None for each in _SAYS_PHONE.finditer(_words(name)))
-
-
-_INVISIBLE = frozenset({"Mn", "Mc", "Me", "Cf"})
-_IDEOGRAPHIC_STOP = "\u3002"
-"""Between labels of a domain it is a dot (RFC 3490, section 3.1)."""
-
-
-@lru_cache(maxsize=10_000)
-def _narrow(character: str) -> str:
-    """The character in NFKC where that is one, such as of full-width letters; a digit of any script as an ASCII one.
-    Nothing of a mark or a vowel sign, which are no letters to a pattern, and of what only formats.
-
-    One by one, since ordering combining marks takes quadratic time on a text made for it (CPython 3.11).
-    """
-    if unicodedata.category(character) in _INVISIBLE:
-        return ""
-    plain = unicodedata.normalize("NFKC", character)
-    if len(plain) != 1:
-        return character
-    digit = unicodedata.decimal(plain, None)
-    return plain.replace(_IDEOGRAPHIC_STOP, ".") if digit is None else str(digit)
-
-
-def number_looks_like(number: float, field: str = "") -> Kind | None:
-    """The same for a number of JSON: card numbers, and phone numbers where the field's name says so."""
+def number_looks_like(number: float, rule: Rule = Rule.PLAIN) -> Kind | None:
+    """The same for a number of JSON: card numbers, and phone numbers where the field's rule says so."""
     if isinstance(number, float) and not math.isfinite(number):
         return None
     digits = str(abs(int(number)))
     # Of a greater float most digits are not the sender's.
     exact = isinstance(number, int) or abs(number) < 2**53
-    is_id = 17 <= len(digits) <= _LONGEST_ID and _name_says_id(field)
+    is_id = 17 <= len(digits) <= _LONGEST_ID and rule is Rule.ID
     if (not is_id and _is_card(digits)) or (exact and len(digits) >= 17 and _run_has_card(digits)):
         return Kind.CARD
-    return Kind.PHONE if 7 <= len(digits) <= 15 and number == int(number) and says_phone(field) else None
+    is_phone = rule in {Rule.PHONE, Rule.BELOW_PHONE} and 7 <= len(digits) <= 15 and number == int(number)
+    return Kind.PHONE if is_phone else None
 
 
 _DOUBLED = str.maketrans("0123456789", "0246813579")

@@ -8,24 +8,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count
 from typing import Literal, NamedTuple, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
-from engagement_platform.pii.detection import (
-    BELOW_PHONES,
-    Kind,
-    decoded,
-    looks_like,
-    name_below_phones,
-    number_looks_like,
-    of_names,
-    says_phone,
-)
+from engagement_platform.pii.detection import Kind, looks_like, number_looks_like
+from engagement_platform.pii.encodings import decoded
+from engagement_platform.pii.names import Rule, rules
 
 Policy = Literal["drop", "hash", "reject"]
 """What becomes of a field that looks like personal data: left out, replaced by its keyed hash, or event refused."""
 
+_Path = tuple[str, ...]
+LONGEST_NAME = 64
+"""Characters of the names of which it is kept what they say; of longer ones a sender could fill the memory."""
 LEAST_COPY, LEAST_COPY_OF_DIGITS = 4, 6
 """Shorter declared values are not looked for in other fields: a player called Al would lose half of them."""
 FEW = 16
@@ -47,10 +44,15 @@ class Finding:
     """A field that nobody declared and that looks like personal data."""
 
     kind: Kind
-    path: str
-    """For the sender; may itself be personal data, so it is neither stored in the open nor logged."""
+    steps: _Path
     kept: bool = False
     """In a field that cannot be left out, so that the event is refused under every policy."""
+
+    @property
+    def path(self) -> str:
+        """For the sender; may itself be personal data, so it is neither stored in the open nor logged."""
+        # Made when it is asked for: the names above a list come again in each finding in it.
+        return pointer_to(self.steps)
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,19 @@ def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Ca
 
 
 _GONE = object()
-_name_looks_like = of_names(looks_like)
 _Nodes = tuple[Node, ...]
-_Path = tuple[str, ...]
+
+
+def _read_anew(name: str) -> tuple[Rule, Rule, Kind | None]:
+    return *rules(name), looks_like(name)
+
+
+_known = lru_cache(maxsize=10_000)(_read_anew)
+
+
+def _read(name: str) -> tuple[Rule, Rule, Kind | None]:
+    """All that is to know of the name of a field: its `rules`, and what it looks like itself."""
+    return _known(name) if len(name) <= LONGEST_NAME else _read_anew(name)
 
 
 @dataclass
@@ -98,18 +110,24 @@ class _Walk:
     findings: list[Finding] = field(default_factory=list)
     values: list[PiiValue] = field(default_factory=list)
 
-    def through(self, value: object, nodes: _Nodes, path: _Path, *, safe: bool = False) -> object:
+    def through(
+        self, value: object, nodes: _Nodes, path: _Path, rule: Rule, *, above: bool, safe: bool = False
+    ) -> object:
+        """rule: that of the field; elements of a list go by the list's. above: whether its name, or one above it, says
+        phone. Both are carried down, so that a name is read once, however much is below it.
+        """
         for node in nodes:
             if node.declared is not None:
                 self.values.append(PiiValue(node.declared, pointer_to(path), value))
                 return _GONE
             safe = safe or node.safe
         if isinstance(value, Mapping):
-            return self.through_object(value, nodes, path, safe=safe)
+            return self.through_object(value, nodes, path, above=above, safe=safe)
         if isinstance(value, list):
             made = []
             for place, one in zip(map(str, count()), value, strict=False):
-                clean = self.through(one, _below(nodes, place) if nodes else (), (*path, place), safe=safe)
+                below = _below(nodes, place) if nodes else ()
+                clean = self.through(one, below, (*path, place), rule, above=above, safe=safe)
                 # Null in place of one that was named by its place, or the next would stand there.
                 if clean is not _GONE:
                     made.append(clean)
@@ -123,49 +141,52 @@ class _Walk:
         seen = value
         if path == ("event_ts",) and isinstance(value, str):
             seen = value.replace(",", ".").partition(".")[2]
-        kind = self.look(seen, _named(path), kept=kept)
+        kind = self.look(seen, rule, kept=kept)
         return value if kind is None else self.treat(kind, value, path, kept=kept)
 
     def through_object(
-        self, value: Mapping[str, object], nodes: _Nodes, path: _Path = (), *, safe: bool = False
+        self,
+        value: Mapping[str, object],
+        nodes: _Nodes,
+        path: _Path = (),
+        *,
+        above: bool = False,
+        safe: bool = False,
     ) -> dict[str, object]:
         made: dict[str, object] = {}
-        above = any(map(says_phone, path))
         for key, each in value.items():
             below = _below(nodes, key)
+            own, below_phone, named = _read(key)
+            rule = below_phone if above else own
             # Most of an event is values that nobody declared and that are fine; they need no call of their own.
-            if (
-                below
-                or isinstance(each, Mapping | list)
-                or not (safe or self.look(each, name_below_phones(key) if above else key, kept=False) is None)
-            ):
-                clean = self.through(each, below, (*path, key), safe=safe)
+            if below or isinstance(each, Mapping | list) or not (safe or self.look(each, rule, kept=False) is None):
+                clean = self.through(each, below, (*path, key), rule, above=above or own is Rule.PHONE, safe=safe)
                 if clean is _GONE:
                     continue
             else:
                 clean = each
             # A name that only `*` stands for is the event's own.
             known = safe or (below and any(key in node.children for node in nodes))
-            kind = None if known else self.look_at_key(key, above=above)
+            kind = None if known else self.look_at_key(key, named, above=above)
             name = key if kind is None else self.treat(kind, key, (*path, key), kept=False)
             if name is not _GONE:
                 made[cast(str, name)] = clean
         return made
 
-    def look(self, value: object, name: str, *, kept: bool) -> Kind | None:  # noqa: ARG002
+    def look(self, value: object, rule: Rule, *, kept: bool) -> Kind | None:  # noqa: ARG002
         """What a value that is neither object nor list looks like."""
         if isinstance(value, str):
-            return looks_like(value, name)
+            return looks_like(value, rule)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        return number_looks_like(value, name)
+        return number_looks_like(value, rule)
 
-    def look_at_key(self, key: str, *, above: bool) -> Kind | None:
-        """What the name of a field looks like. above: it is below a field that says phone."""
-        return _name_looks_like(key) or (looks_like(key, BELOW_PHONES) if above else None)
+    def look_at_key(self, key: str, named: Kind | None, *, above: bool) -> Kind | None:
+        """What the name of a field looks like. named: that anywhere. above: it is below a field that says phone."""
+        return named or (looks_like(key, Rule.BELOW_PHONE) if above else None)
 
     def treat(self, kind: Kind, value: object, path: _Path, *, kept: bool) -> object:
-        self.findings.append(Finding(kind, pointer_to(path), kept))
+        self.findings.append(Finding(kind, path, kept))
         if kept or self.unknown == "reject":
             return value
         return _GONE if self.unknown == "drop" else self.digest(str(value))
@@ -183,7 +204,7 @@ class _Copies(_Walk):
     def _one_by_one(self, text: str) -> bool:
         return any(needle in text for needle in self.needles)
 
-    def look(self, value: object, name: str, *, kept: bool) -> Kind | None:  # noqa: ARG002
+    def look(self, value: object, rule: Rule, *, kept: bool) -> Kind | None:  # noqa: ARG002
         if isinstance(value, str):
             forms = [form.casefold() for form in (value, *decoded(value))]
             # In ids only the whole value counts: four letters occur in a random one by chance.
@@ -192,14 +213,8 @@ class _Copies(_Walk):
             found = isinstance(value, int | float) and str(value) in self.needles
         return Kind.COPY if found else None
 
-    def look_at_key(self, key: str, *, above: bool) -> Kind | None:  # noqa: ARG002
+    def look_at_key(self, key: str, named: Kind | None, *, above: bool) -> Kind | None:  # noqa: ARG002
         return Kind.COPY if key.casefold() in self.needles else None
-
-
-def _named(path: _Path) -> str:
-    """What a value is called: names of its parents count, and what is in a list goes by the list's."""
-    *parents, name = path[:-1] if len(path) > 1 and path[-1].isdecimal() else path
-    return name_below_phones(name) if any(map(says_phone, parents)) else name
 
 
 def _below(nodes: _Nodes, key: str) -> _Nodes:

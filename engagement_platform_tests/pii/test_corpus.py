@@ -121,8 +121,15 @@ def rarer_shapes() -> Iterator[dict[str, object]]:
     for content in (b"bob.canary@example.org\0", "j\xf6rg@example.org".encode("latin-1"),
                     "bob.canary@example.org \U0001f468\u200d\U0001f469".encode()):  # fmt: skip
         yield {"note": base64.b64encode(content).decode()}
-    for text in ("5551234567x12", "5551234567_home"):
+    for text in (*("5551234567x12", "5551234567_home", "home_5551234567", "tel5551234567", "5551-23-4567"),
+                 *("98765 - 43210", "98765\u201343210", "98765,43210", "555_123_4567", "5551234567-home")):  # fmt: skip
+        yield {"phones": text}
+        yield {"phones": [text]}
+        yield {"phones": [[text]]}
         yield {"phones": [{"value": text}]}
+        yield {"phone_numbers": {"home": text}}
+        yield {"contact": {"phones": {"primary": {"phone": text}}}}
+        yield {"phones": {text: True}}
     for before in ("user_", "user-"):
         yield {"note": before + base64.b64encode(b"bob.canary@example.org").decode()}
     for name in ("event_id", "player_id", "orderRef"):

@@ -13,9 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engagement_platform.pii.declared import Declarations, PiiDeclarationRefused, declarations, parts, pointer_to
-from engagement_platform.pii.detection import Kind, looks_like, luhn, number_looks_like, says_phone
+from engagement_platform.pii.detection import Kind, looks_like, luhn, number_looks_like
+from engagement_platform.pii.names import Rule, rules
 from engagement_platform.pii.redaction import Policy, Redacted, _Automaton, redact
-from engagement_platform_tests.growth import cpu_seconds
+from engagement_platform_tests.growth import characters_given, cpu_seconds
 
 DECLARED = Declarations(
     fields={
@@ -155,6 +156,28 @@ def test_time_goes_with_the_length_of_an_event_however_many_values_are_declared(
     assert cpu_seconds(lambda: take(4_000)) < 60 * cpu_seconds(lambda: take(200))
 
 
+def nested(names: Sequence[str], bottom: object) -> object:
+    """An object of one field, whose value is an object of one field, and so on down to the bottom."""
+    return bottom if not names else {names[0]: nested(names[1:], bottom)}
+
+
+@pytest.mark.parametrize("word", ["a", "phone"])
+@pytest.mark.parametrize(
+    "many",
+    [
+        *(["1"] * 900, [{}] * 900, [[]] * 900, [[["1"]]] * 300, [{"n": "1", "to": {"x": 5551234567}}] * 300),
+        *({f"k{n}": "1" for n in range(900)}, {f"k{n}": {"n": ["1"]} for n in range(300)}, ["bob@example.org"] * 900),
+    ],
+    ids=range(8),
+)
+def test_a_name_is_read_once_however_much_is_below_it(word: str, many: object) -> None:
+    names = [f"{letter * 10_000}{word}" for letter in "abc"]
+    event = {**EVENT, "secret": "a canary", "note": "A Canary", names[0]: [nested(names, many)]}
+    given = characters_given(lambda: taken(event), "engagement_platform.pii")
+    # Each text is looked for a dozen of things; were a name read again for all below it, this would be hundreds.
+    assert given < 80 * len(json.dumps(event))
+
+
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1), st.text("abc"))
 def test_many_texts_are_found_at_once_where_one_after_the_other_is(texts: list[str], within: str) -> None:
     assert _Automaton(texts).within(within) is any(text in within for text in texts)
@@ -259,9 +282,9 @@ def test_ordinary_texts_are_left_alone(text: str) -> None:
 
 
 def test_a_field_called_phone_is_one_also_without_separators() -> None:
-    assert looks_like("5551234567", "phone_number") is Kind.PHONE
-    assert number_looks_like(5551234567, "msisdn") is Kind.PHONE
-    assert looks_like("5551234567", "score") is None
+    assert looks_like("5551234567", rules("phone_number")[0]) is Kind.PHONE
+    assert number_looks_like(5551234567, rules("msisdn")[0]) is Kind.PHONE
+    assert looks_like("5551234567", rules("score")[0]) is None
     assert number_looks_like(4111111111111111) is Kind.CARD
 
 
@@ -292,12 +315,13 @@ def test_a_number_passes_luhn_with_exactly_one_check_digit(number: int) -> None:
 def test_a_number_as_long_as_ids_is_a_card_in_a_field_for_ids_only_with_its_expiry_behind_it(name: str) -> None:
     card, with_expiry = "4000000000000000006", "41111111111111111229"
     assert (luhn(card), len(card)) == (True, 19)
-    assert (looks_like(card, name), number_looks_like(int(card), name)) == (None, None)
-    assert (looks_like(with_expiry, name), number_looks_like(int(with_expiry), name)) == (Kind.CARD, Kind.CARD)
-    for other in ("note", "paid", "keyboard"):
+    rule = rules(name)[0]
+    assert (looks_like(card, rule), number_looks_like(int(card), rule)) == (None, None)
+    assert (looks_like(with_expiry, rule), number_looks_like(int(with_expiry), rule)) == (Kind.CARD, Kind.CARD)
+    for other in (rules("note")[0], rules("paid")[0], rules("keyboard")[0]):
         assert (looks_like(card, other), number_looks_like(int(card), other)) == (Kind.CARD, Kind.CARD)
-    assert looks_like(f"card {card}", name) is Kind.CARD
-    assert looks_like("4111111111111111", name) is Kind.CARD
+    assert looks_like(f"card {card}", rule) is Kind.CARD
+    assert looks_like("4111111111111111", rule) is Kind.CARD
 
 
 @pytest.mark.parametrize(
@@ -305,7 +329,7 @@ def test_a_number_as_long_as_ids_is_a_card_in_a_field_for_ids_only_with_its_expi
     ["cell", "megaphone", "phone_verified_at", "phoneModel", "phone_ids", "phone_hash", "mobile_version", "my_iphone"],
 )
 def test_a_name_that_says_something_else_of_a_phone_says_no_phone(name: str) -> None:
-    assert not says_phone(name)
+    assert rules(name)[0] is not Rule.PHONE
 
 
 def test_groups_of_digits_that_no_card_has_are_an_id() -> None:
@@ -317,6 +341,7 @@ def test_below_a_name_that_says_phone_only_numbers_are_phone_numbers() -> None:
     event = {
         "event_type": "x",
         "phones": {"id": "7f3c9a10-1234567", "home": "555 1234567", "seen_ms": 1760000000000, "uses": ["1234567"]},
+        "phone_book": {"owner": "3f2504e0-4f89-11d3-9a0c-0305e82c3301", "since": "2026-11-22", "sum": "12ab34567cd89"},
         "iphone": {"id": "1234567"},
     }
     done = redact(event, Declarations({}).rules("x"), "drop", str)
