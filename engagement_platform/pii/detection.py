@@ -30,12 +30,15 @@ class Kind(StrEnum):
 # Most texts of an event have none of these and are done: 0.2 us instead of 3 us.
 _HINT = re.compile(r"[\d@]|%|::|[A-Fa-f]:[A-Fa-f]|\\u|[\w+/-]{10}|[^\x00-\x7f]", re.ASCII)
 
+_FILES = r"(?:png|jpe?g|gif|webp|svg|m?jsx?|tsx?|css|json|html|bundle)"
 # Begins at the @ and looks back one character: a pattern that begins with the name takes quadratic time on a long text.
 _EMAIL = re.compile(
     r"(?:(?<=[\w.+%!#$&'*/=?^`{|}~-])|(?<=\w\"))(?:@|%40)"
-    # hero@2x.png, render@index.android.bundle
-    r"(?![\w.-]{1,253}\.(?:png|jpe?g|gif|webp|svg|m?jsx?|tsx?|css|json|html|bundle)(?![\w-]|\.\w))"
-    r"(?:[\w-]{1,63}\.){1,10}(?:[^\W\d_]{2,24}|xn--[\w-]{1,59})",
+    # What ends a name of a file ends no domain, and behind @2x nothing does: hero@2x.dark.png. Two or three words stand
+    # before such an end where others have a domain: render@index.android.bundle, value@app.min.js.
+    rf"(?!\dx\.[\w.-]{{0,253}}\b{_FILES}(?![\w-]|\.\w))"
+    rf"(?:[\w-]{{1,63}}\.){{1,10}}(?!{_FILES}(?![^\W\d_])|(?:android|ios|native|web|min)\.{_FILES}(?![^\W\d_]))"
+    r"(?:[^\W\d_]{2,24}|xn--[\w-]{1,59})",
     re.IGNORECASE,
 )
 _IPV4 = re.compile(r"(?<![A-Za-z\d])(?<!\d\.)(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?![A-Za-z\d]|\.\d)")

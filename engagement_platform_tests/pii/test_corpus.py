@@ -118,6 +118,16 @@ def rarer_shapes() -> Iterator[dict[str, object]]:
     for text in (*BEYOND_ASCII, *WRITTEN_PHONES, *WRITTEN_ADDRESSES, *NETWORKS, '"bob smith"@example.org',
                  "41111111 11111111", "4111 11111111 1111", "4111-1111-1111-1111123"):  # fmt: skip
         yield {"note": text}
+    for text in ("saves/bob.canary@example.org.json", "avatars/bob.canary@example.org.png",
+                 "avatars%2Fbob.canary%40example.org.png", "bob.canary@example.org-photo.png",
+                 "bob.canary@example.org_avatar.jpg", "https://x.org/bob.canary@example.org.html",
+                 "bob.canary@example.org.json:1:2", "bob.canary@example.org.min.js", "bob.canary@json.org.json",
+                 "bob.canary@mail.example.co.uk.tar.json", "bob.canary@\u0634.\u0634\u0628\u0643\u0629.png"):  # fmt: skip
+        yield {"note": text}
+        yield {text: 1}
+        yield {"by": {text: {"since": 3}}}
+    for name in ("event_id", "player_id"):
+        yield {name: "bob.canary@example.org.json"}
     for content in (b"bob.canary@example.org\0", "j\xf6rg@example.org".encode("latin-1"),
                     "bob.canary@example.org \U0001f468\u200d\U0001f469".encode()):  # fmt: skip
         yield {"note": base64.b64encode(content).decode()}

@@ -268,6 +268,7 @@ NO_LOOK = [
     "52.520008 13.404954", "a.b_c-d 12 34 56", "98765 43210", "612 345 678", "+52.520008,+13.404954", "+10000000",
     "00123456789", "/replays/0123/4567890", "01/2026-12/2026", "a::b", "Cafe::Bad", "Chrome/131.0.0.0 Safari/537.36",
     "1.4111111111111111", "0004111111111111111", "hero@2x.png", "render@index.android.bundle:1:2", "value@app.js",
+    "value@app.min.js:9:1", "icons/hero@2x.dark.png", "hero@3x.en.webp?v=1", "main@index.ios.bundle", "a@b.json",
 ]  # fmt: skip
 
 
