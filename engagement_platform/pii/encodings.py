@@ -10,9 +10,16 @@ from functools import lru_cache
 from urllib.parse import unquote, unquote_plus
 
 _ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})")
-_SHORTEST = 10
+_SHORTEST = 8
+"""Digits of base64 of six bytes, such as a@b.co."""
 _JOINT = re.compile("[_-]")
-_BASE64 = re.compile(r"(?<![\w+/-])[A-Za-z\d+/_-]{10,}(?![\w+/-])", re.ASCII)
+_BASE64 = re.compile(r"(?<![\w+/-])[A-Za-z\d+/_-]{8,}(?![\w+/-])", re.ASCII)
+_LINES = re.compile(r"(?<![\w+/-])(?:[A-Za-z\d+/_-]{20,}\r?\n[ \t]*)+[A-Za-z\d+/_-]+", re.ASCII)
+"""Base64 in lines, of 76 digits in MIME."""
+_CHARACTER = r"[^\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]"
+_SEEN = re.compile(rf"\A{_CHARACTER}+\Z|{_CHARACTER}{{6,}}")
+"""What is text of bytes that have other things in them, such as the lengths of protobuf. Shorter pieces are chance."""
+_LATIN_1 = re.compile(rb"[\t-\r -~\xa0-\xff]+")
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
@@ -24,28 +31,37 @@ def decoded(text: str) -> Iterator[str]:
         if "+" in text:
             plain.append(unquote_plus(text))
     if "\\u" in text:
-        plain.append(_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text))
+        plain.append(joined(_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)))
     for each in plain:
         if each != text:
             yield each
         if (narrow := narrowed(each)) != each:
             yield narrow
-    for run in _BASE64.findall(text):
+    lines = ("".join(each.split()) for each in _LINES.findall(text)) if "\n" in text else ()
+    for run in (*_BASE64.findall(text), *lines):
         for token in (run,) if run.isalnum() else _tokens(run):
-            # One digit too many is no byte. What is no UTF-8 is replaced: an error for each word would cost too much.
-            padded = token.translate(_URL_SAFE) + "=" * (-len(token) % 4) if len(token) % 4 != 1 else ""
-            content = a2b_base64(padded)
-            plain_text = content.decode("utf-8", "replace")
-            if "\ufffd" in plain_text:
-                if b"@" not in content:
-                    continue
-                plain_text = content.decode("latin-1")
-            plain_text = plain_text.replace("\0", "")
-            narrow = narrowed(plain_text)
-            if narrow and "".join(narrow.split()).isprintable():
-                yield plain_text
-                if narrow != plain_text:
-                    yield narrow
+            # One digit too many is no byte.
+            if len(token) % 4 != 1:
+                for each in _texts(a2b_base64(token.translate(_URL_SAFE) + "=" * (-len(token) % 4))):
+                    yield each
+                    if (narrow := narrowed(each)) != each:
+                        yield narrow
+
+
+def joined(text: str) -> str:
+    """The text with each pair of surrogates, as escapes write a character beyond 16 bits, as that character."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+def _texts(content: bytes) -> Iterator[str]:
+    """What bytes have of texts."""
+    # What is no UTF-8 is replaced: an error for each word would cost too much.
+    text = content.decode("utf-8", "replace")
+    yield from _SEEN.findall(text)
+    if "\0" in text:
+        yield from _SEEN.findall(text.replace("\0", ""))  # UTF-16
+    if "\ufffd" in text and _LATIN_1.fullmatch(content):
+        yield content.decode("latin-1")
 
 
 def _tokens(run: str) -> Iterator[str]:

@@ -34,6 +34,7 @@ from engagement_platform.lake.contract import Table
 from engagement_platform.lake.erased import ERASE_PLAYERS
 from engagement_platform.lake.scan import MAX_LITERALS
 from engagement_platform.pii.declared import EVERY_TYPE, parts
+from engagement_platform.pii.encodings import joined
 from engagement_platform.pii.keys import EVERY_GAME, Owner
 from engagement_platform.pii.vault import REFUSED, VAULT, Vault
 from engagement_platform.settings import Settings
@@ -235,9 +236,7 @@ def _unescaped(value: bytes) -> bytes:
     def plain(found: re.Match[str]) -> str:
         return chr(int(found[1], 16)) if found[1] else _CONTROLS.get(found[2], found[2])
 
-    # Over UTF-16, in which the two escapes of one character are that character.
-    pairs = _ESCAPE.sub(plain, value.decode("utf-8", "replace")).encode("utf-16-le", "surrogatepass")
-    return pairs.decode("utf-16-le", "surrogatepass").encode("utf-8", "surrogatepass")
+    return joined(_ESCAPE.sub(plain, value.decode("utf-8", "replace"))).encode("utf-8", "surrogatepass")
 
 
 def is_event_of(who: Subject, settings: Settings) -> Callable[[bytes], bool]:

@@ -291,6 +291,7 @@ def _somewhere(clean: Mapping[str, object], needles: Iterable[str]) -> bool:
     text = json.dumps(clean, ensure_ascii=False)
     if "\\" in text:
         # The n of an escaped line feed would be the first digit of what stands in base64 behind it.
-        text = "\n".join(_leaves(clean, names=True))
+        # Two line feeds: what stands in lines of base64 is one text.
+        text = "\n\n".join(_leaves(clean, names=True))
     texts = [form.casefold() for form in (text, *decoded(text))]
     return any(needle in each for each in texts for needle in needles)

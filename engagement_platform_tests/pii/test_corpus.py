@@ -131,6 +131,20 @@ def rarer_shapes() -> Iterator[dict[str, object]]:
     for content in (b"bob.canary@example.org\0", "j\xf6rg@example.org".encode("latin-1"),
                     "bob.canary@example.org \U0001f468\u200d\U0001f469".encode()):  # fmt: skip
         yield {"note": base64.b64encode(content).decode()}
+    for content in ("Gr\xf6\xdfe 4111111111111111".encode("latin-1"), b"\x08\x01\x12\x0fbob@example.org",
+                    b"\x02card 4111111111111111\x03", b"a@b.co", b"\xff\xfe" + "bob@example.org".encode("utf-16-le"),
+                    b"\x0a\x0b203.0.113.7\x12\x04\xff\xfe\xfd\xfc"):  # fmt: skip
+        yield {"note": base64.b64encode(content).decode()}
+        yield {"note": [base64.b64encode(content).decode().rstrip("=")]}
+    for width in (64, 75, 76):
+        for end in ("\n", "\r\n", "\n  "):
+            for before in range(width * 3 // 4 - 20, width * 3 // 4, 5):
+                mime = base64.b64encode(b"x" * before + b" bob.canary@example.org, " + b"y" * 90).decode()
+                yield {"note": end.join(mime[at : at + width] for at in range(0, len(mime), width))}
+    for plain in (CARDS[0], *PHONES):
+        bold = plain.translate({ord("0") + digit: chr(0x1D7CE + digit) for digit in range(10)})
+        yield {"note": bold}
+        yield {"note": json.dumps(bold)}
     for text in (*("5551234567x12", "5551234567_home", "home_5551234567", "tel5551234567", "5551-23-4567"),
                  *("98765 - 43210", "98765\u201343210", "98765,43210", "555_123_4567", "5551234567-home")):  # fmt: skip
         yield {"phones": text}

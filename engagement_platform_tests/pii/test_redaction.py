@@ -139,6 +139,9 @@ def test_a_declared_value_is_looked_for_in_all_other_fields() -> None:
         "/v1/WW9lIGEgQ2FuYXJ5",
         "hi\nYSBDYW5hcnk=",
         '"\x01YSBDYW5hcnk=',
+        "AWEgQ2FuYXJ5Ag==",  # between control characters
+        "\\ud835\\udc00 Canary",
+        "3yBhIENhbmFyeQ==",  # in ISO 8859-1
     ],
 )
 def test_a_declared_value_is_found_also_where_it_stands_encoded(text: str) -> None:
