@@ -38,7 +38,7 @@ def forget(engine: Engine, before: datetime) -> int:
 
     The last of them under each application id stays: a job that is put back to before its next batch begins at the end
     of that one, and the id stays known. So do restores and erasures, which say what became of others, and what a reset
-    gave up. A call that is interrupted is made again.
+    gave up. What stays of a job has no gaps, also where clocks were set back. A call that is interrupted is made again.
     """
     with reading(engine) as connection:
         jobs = connection.execute(select(BATCH.c.job_name).distinct().order_by(BATCH.c.job_name)).scalars().all()
@@ -50,10 +50,10 @@ def forget(engine: Engine, before: datetime) -> int:
 
 
 def _forget_some(engine: Engine, job: str, before: datetime) -> int:
-    done = (BATCH.c.job_name == job, BATCH.c.job_state == JobState.SUCCEEDED, BATCH.c.finished_ts < before)
+    done = (BATCH.c.job_name == job, BATCH.c.job_state == JobState.SUCCEEDED)
     last = (
         select(BATCH.c.app_id, func.max(BATCH.c.batch_id).label("batch_id"))
-        .where(*done)
+        .where(*done, BATCH.c.finished_ts < before)
         .group_by(BATCH.c.app_id)
         .subquery()
     )

@@ -54,6 +54,15 @@ def test_finished_batches_of_before_a_time_go_but_the_last_and_what_they_come_to
     land(store, 10)
 
 
+def test_no_gap_stays_where_a_clock_was_set_back(engine: Engine) -> None:
+    store = CheckpointStore(engine)
+    for minute in (0, 90, 1, 2, 91):
+        land(store, minute)
+    assert forget(engine, at(60)) == 3
+    assert [record.manifest.batch_id for record in store.history(JOB)] == [4, 3]
+    assert forgotten(engine, JOB).through == at(90)
+
+
 def test_what_is_unfinished_was_given_up_or_says_what_became_of_others_stays(engine: Engine) -> None:
     store = CheckpointStore(engine)
     for minute in range(3):
