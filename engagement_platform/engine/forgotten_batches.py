@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, func, select, tuple_
+from sqlalchemy import Connection, Engine, func, select
 
 from engagement_platform.engine.database import reading, upsert, writing
 from engagement_platform.engine.model import Counts, JobState
@@ -40,41 +40,39 @@ def forget(engine: Engine, before: datetime) -> int:
     of that one, and the id stays known. So do restores and erasures, which say what became of others, and what a reset
     gave up. What stays of a job has no gaps, also where clocks were set back. A call that is interrupted is made again.
     """
+    finished = (BATCH.c.job_state == JobState.SUCCEEDED, BATCH.c.finished_ts < before)
+    last = select(BATCH.c.job_name, BATCH.c.app_id, func.max(BATCH.c.batch_id)).group_by(
+        BATCH.c.job_name, BATCH.c.app_id
+    )
     with reading(engine) as connection:
-        jobs = connection.execute(select(BATCH.c.job_name).distinct().order_by(BATCH.c.job_name)).scalars().all()
+        stay = connection.execute(last.where(*finished, BATCH.c.job_name.not_in(CROSSING))).all()
     removed = 0
-    for job in (job for job in jobs if job not in CROSSING):
-        while some := _forget_some(engine, job, before):
+    for job, app_id, batch_id in stay:
+        while some := _forget_some(engine, job, app_id, batch_id):
             removed += some
     return removed
 
 
-def _forget_some(engine: Engine, job: str, before: datetime) -> int:
-    done = (BATCH.c.job_name == job, BATCH.c.job_state == JobState.SUCCEEDED)
-    last = (
-        select(BATCH.c.app_id, func.max(BATCH.c.batch_id).label("batch_id"))
-        .where(*done, BATCH.c.finished_ts < before)
-        .group_by(BATCH.c.app_id)
-        .subquery()
-    )
-    older = (BATCH.c.app_id == last.c.app_id) & (BATCH.c.batch_id < last.c.batch_id)
-    some = select(BATCH.c.app_id, BATCH.c.batch_id, BATCH.c.counts, BATCH.c.finished_ts).join(last, older).where(*done)
+def _forget_some(engine: Engine, job: str, app_id: str, stays: int) -> int:
+    older = (
+        BATCH.c.job_name == job, BATCH.c.app_id == app_id, BATCH.c.batch_id < stays,
+        BATCH.c.job_state == JobState.SUCCEEDED,
+    )  # fmt: skip
+    some = select(BATCH.c.batch_id, BATCH.c.counts, BATCH.c.finished_ts).where(*older).order_by(BATCH.c.batch_id)
     with writing(engine, f"job/{job}") as connection:
         rows = connection.execute(some.limit(_AT_ONCE)).all()
         if not rows:
             return 0
-        before_these = _of(connection, job)
-        counts = Counter(before_these.counts)
+        gone = _of(connection, job)
+        counts = Counter(gone.counts)
         for row in rows:
             counts.update(row.counts)
-        ends = [row.finished_ts for row in rows]
+        ends = [row.finished_ts for row in rows] + ([] if gone.through is None else [gone.through])
         values = {
-            "job_name": job, "batches": before_these.batches + len(rows), "counts": counts,
-            "through": max(ends if before_these.through is None else [before_these.through, *ends]),
+            "job_name": job, "batches": gone.batches + len(rows), "counts": counts, "through": max(ends),
         }  # fmt: skip
         upsert(connection, FORGOTTEN_BATCHES, values, "job_name")
-        these = tuple_(BATCH.c.app_id, BATCH.c.batch_id).in_([(row.app_id, row.batch_id) for row in rows])
-        connection.execute(BATCH.delete().where(BATCH.c.job_name == job, these))
+        connection.execute(BATCH.delete().where(*older, BATCH.c.batch_id <= rows[-1].batch_id))
     return len(rows)
 
 
