@@ -23,15 +23,18 @@ class Rule(Enum):
 
 
 _SAYS_PHONE = re.compile(
-    r"(?:(?P<other>smart|micro|head|mega|(?<![^\W_])i)_?)?phone"
+    # The phone itself, unless it is the phone's number.
+    r"(?P<other>(?:smart|micro|head|mega|(?<![^\W_])i)_?phone(?!s?_?n(?:um|r|o(?![a-z]))))|phone"
     r"|mobile_?(?:n|\d|home|work|private|contact|primary|personal|value)|(?:^|_)mobiles?$"
-    r"|(?:cell|contact)_?num|telefon|msisdn|whats_?app|(?:^|_)(?:tel|sms|fax)(?:$|_|\d|no|nr|num)",
+    r"|(?:contact|user|customer|player|member|client|guest|owner|parent|guardian|friend|home|work|office|private)"
+    r"_?(?:mobiles?|tel|fax|sms)$|(?:cell|contact)_?num|telefon|msisdn|whats_?app|\bwa_id$|(?:^|_)(?:tel|sms|fax)(?:$|_|\d|no|nr|num)",
     re.IGNORECASE,
 )
 _SAYS_OTHERWISE = re.compile(
-    r"(?:^|_)(?:at|ts|ms|hash|bytes|build|version|model|verified|count|uses)$|_ids?$", re.IGNORECASE
+    r"(?:^|_)(?:at|ts|ms|hash|bytes|build|version|model|verified|count|uses)$|(?<!whatsapp)(?<!whats_app)(?<!\bwa)_ids?$",
+    re.IGNORECASE,
 )
-"""Of a name that says phone elsewhere, such as phone_verified_at."""
+"""Of a name that says phone elsewhere, such as phone_verified_at; the id of a WhatsApp account is its number."""
 _SAYS_ID = re.compile(r"(?:^|_)(?:ids?|key|ref|uuid)$", re.IGNORECASE)
 _BETWEEN_WORDS = re.compile(r"[.\s-]+|(?<=[a-z\d])(?=[A-Z])")
 

@@ -25,7 +25,8 @@ PHONE_NAMES = ("phone", "phoneNumber", "phone_number", "homePhone", "MobilePhone
                "msisdn", "tel", "telNr", "cell_phone", "sms", "whatsApp", "contactMobile", "mobile1", "mobileContact",
                "mobile_home", "mobile-number", "telno", "SMSNumber", "user.mobile", "contact.tel", "mobile.number",
                "Mobile Number", "\uff50\uff48\uff4f\uff4e\uff45", "mobile_primary", "mobile_personal", "mobileValue",
-               "cellNumber", "contactNumber", "tel1", "telefon", "fax")  # fmt: skip
+               "cellNumber", "contactNumber", "tel1", "telefon", "fax", "smartphoneNumber", "smartphone_number",
+               "whatsapp_id", "whatsAppId", "wa_id", "contactmobile", "USERMOBILE", "hometel")  # fmt: skip
 BEYOND_ASCII = (
     "\u0930\u093e\u092e@\u0909\u0926\u093e\u0939\u0930\u0923.\u092d\u093e\u0930\u0924",
     "\u0e04\u0e19@\u0e15\u0e31\u0e27\u0e2d\u0e22\u0e48\u0e32\u0e07.\u0e44\u0e17\u0e22",
@@ -48,6 +49,13 @@ WRITTEN_ADDRESSES = (
     "guest_203.0.113.7", "203.0.113.7_51234", "host.203.0.113.7",
     "ip:2001:db8::1", "2001:db8::1: is banned", "2001:db8:0:0:0:0:0:1:51234",
     "peer_2001:db8::1", "bob@[IPv6:2001:db8::1]",
+)  # fmt: skip
+IN_NAMES_OF_FILES = (
+    "saves/bob.canary@example.org.json", "avatars/bob.canary@example.org.png",
+    "avatars%2Fbob.canary%40example.org.png", "bob.canary@example.org-photo.png", "bob.canary@example.org_avatar.jpg",
+    "https://x.org/bob.canary@example.org.html", "bob.canary@example.org.json:1:2", "bob.canary@example.org.min.js",
+    "bob.canary@json.org.json", "bob.canary@mail.example.co.uk.tar.json",
+    "bob.canary@\u0634.\u0634\u0628\u0643\u0629.png",
 )  # fmt: skip
 NETWORKS = ("2200770123456784", "2204123456789012343", "9792000000000003", "5010000000000007", "6070000000000002",
             "6799990100000000019")  # fmt: skip
@@ -118,11 +126,7 @@ def rarer_shapes() -> Iterator[dict[str, object]]:
     for text in (*BEYOND_ASCII, *WRITTEN_PHONES, *WRITTEN_ADDRESSES, *NETWORKS, '"bob smith"@example.org',
                  "41111111 11111111", "4111 11111111 1111", "4111-1111-1111-1111123"):  # fmt: skip
         yield {"note": text}
-    for text in ("saves/bob.canary@example.org.json", "avatars/bob.canary@example.org.png",
-                 "avatars%2Fbob.canary%40example.org.png", "bob.canary@example.org-photo.png",
-                 "bob.canary@example.org_avatar.jpg", "https://x.org/bob.canary@example.org.html",
-                 "bob.canary@example.org.json:1:2", "bob.canary@example.org.min.js", "bob.canary@json.org.json",
-                 "bob.canary@mail.example.co.uk.tar.json", "bob.canary@\u0634.\u0634\u0628\u0643\u0629.png"):  # fmt: skip
+    for text in IN_NAMES_OF_FILES:
         yield {"note": text}
         yield {text: 1}
         yield {"by": {text: {"since": 3}}}
@@ -138,8 +142,8 @@ def rarer_shapes() -> Iterator[dict[str, object]]:
         yield {"note": [base64.b64encode(content).decode().rstrip("=")]}
     for width in (64, 75, 76):
         for end in ("\n", "\r\n", "\n  "):
-            for before in range(width * 3 // 4 - 20, width * 3 // 4, 5):
-                mime = base64.b64encode(b"x" * before + b" bob.canary@example.org, " + b"y" * 90).decode()
+            for shift in range(width * 3 // 4 - 20, width * 3 // 4, 5):
+                mime = base64.b64encode(b"x" * shift + b" bob.canary@example.org, " + b"y" * 90).decode()
                 yield {"note": end.join(mime[at : at + width] for at in range(0, len(mime), width))}
     for plain in (CARDS[0], *PHONES):
         bold = plain.translate({ord("0") + digit: chr(0x1D7CE + digit) for digit in range(10)})
@@ -160,7 +164,21 @@ def rarer_shapes() -> Iterator[dict[str, object]]:
         yield {name: f"{CARDS[0]}1229"}
 
 
-SHAPES = [*shapes(), *rarer_shapes()]
+def shapes_of_cards() -> Iterator[dict[str, object]]:
+    """Cards with other digits around them."""
+    for digits in ("4111111111111111123", "4222222222222123", "14111111111111111", "12294111111111111111",
+                   "3782822463100051234", "1378282246310005", "5500000000000004123"):  # fmt: skip
+        yield {"note": digits}
+        yield {"note": f"card {digits}"}
+        yield {"amount": int(digits)}
+    for text in ("41 11 11 11 11 11 11 11 12/29", "7 41 11 11 11 11 11 11 11", "411 111 111 111 1111 12/29",
+                 "41-11-11-11-11-11-11-11 12/29 123", "12.4111 1111 1111 1111", "4111*1111*1111*1111",
+                 '["4111","1111","1111","1111"]', "4111~1111~1111~1111", "4111 : 1111 : 1111 : 1111"):  # fmt: skip
+        yield {"note": text}
+    yield {"event_id": "12294111111111111111"}
+
+
+SHAPES = [*shapes(), *rarer_shapes(), *shapes_of_cards()]
 NEEDED = frozenset({"event_id", "event_type", "event_ts", "player_id"})
 """Fields that cannot be left out: an event with personal data there is refused."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import cast
 from uuid import UUID
 
@@ -12,8 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from engagement_platform.pii.cards import luhn
 from engagement_platform.pii.declared import Declarations, PiiDeclarationRefused, declarations, parts, pointer_to
-from engagement_platform.pii.detection import Kind, looks_like, luhn, number_looks_like
+from engagement_platform.pii.detection import Kind, looks_like, number_looks_like
 from engagement_platform.pii.names import Rule, rules
 from engagement_platform.pii.redaction import Policy, Redacted, _Automaton, redact
 from engagement_platform_tests.growth import characters_given, cpu_seconds
@@ -330,10 +333,46 @@ def test_a_number_as_long_as_ids_is_a_card_in_a_field_for_ids_only_with_its_expi
 
 @pytest.mark.parametrize(
     "name",
-    ["cell", "megaphone", "phone_verified_at", "phoneModel", "phone_ids", "phone_hash", "mobile_version", "my_iphone"],
+    [
+        "cell",
+        "megaphone",
+        "phone_verified_at",
+        "phoneModel",
+        "phone_ids",
+        "phone_hash",
+        "mobile_version",
+        "my_iphone",
+        "smartphone",
+        "smartphone_notes",
+        "automobile",
+        "whatsapp_verified_at",
+        "awa_id",
+        "home_hotel",
+    ],
 )
 def test_a_name_that_says_something_else_of_a_phone_says_no_phone(name: str) -> None:
     assert rules(name)[0] is not Rule.PHONE
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        str, lambda us: str(us // 1000), lambda us: str(us * 1000 + us % 997),
+        lambda us: str((us - 1_288_834_974_657_000) // 1000 << 22 | us % 2**22),
+        lambda us: str((us - 1_420_070_400_000_000) // 1000 << 22 | us % 2**22),
+        lambda us: str(us // 1000 << 22 | us % 2**22),
+        lambda us: str(76_561_197_960_265_728 + us % 2**31), lambda us: str(621_355_968_000_000_000 + us * 10),
+        *(lambda us, end=end: f"{datetime.fromtimestamp(us // 10**6, UTC):%Y%m%d%H%M%S}{us % 10**6:06}"[:end]
+          for end in (14, 17, 20)),
+    ],
+    ids=["us", "ms", "ns", "twitter", "discord", "unix snowflake", "steam", "ticks", "stamp14", "stamp17", "stamp20"],
+)  # fmt: skip
+def test_of_times_and_ids_of_usual_shapes_less_than_one_in_a_hundred_pass_for_a_card(
+    made: Callable[[int], str],
+) -> None:
+    dice = random.Random(7)
+    texts = [made(dice.randrange(1_577_836_800_000_000, 2_082_758_400_000_000)) for _ in range(5_000)]
+    assert sum(looks_like(text) is not None for text in texts) < 50
 
 
 def test_groups_of_digits_that_no_card_has_are_an_id() -> None:
@@ -366,8 +405,16 @@ def test_below_a_name_that_says_phone_only_numbers_are_phone_numbers() -> None:
         *("+1 " * 20_000, "+" * 60_000, "(12) 1234 " * 6_000, "00 " * 20_000, "0(0" * 20_000, "01.23" * 12_000),
         *("Aa_" * 20_000, "A/" * 30_000, "Abcdefghij_" * 6_000, "Abcdefghij/-" * 5_000),
         *("%2B+" * 15_000, "\u200b" * 60_000),
+        *(
+            "41 " * 20_000,
+            "411 " * 15_000,
+            "1." * 30_000,
+            "QUFB" * 15_000,
+            ("QUFB" * 10 + "\n") * 1_500,
+            "a@2x.b" * 10_000,
+        ),
     ],
-    ids=range(30),
+    ids=range(36),
 )
 def test_a_long_text_made_to_be_slow_is_not(text: str) -> None:
     def look(part: str) -> float:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from engagement_platform.pii.cards import luhn
 from engagement_platform.pii.declared import SHIPPED
-from engagement_platform.pii.detection import luhn
 from engagement_platform.pipelines.games.event_type import EventType
 from engagement_platform_tests.pipelines.games.events import event
 
