@@ -31,11 +31,11 @@ _ISSUERS = re.compile(
     r"|(?:5018|5020|5038|5893|6304|6759|676[1-3])\d{9,15}"
     r"|220[0-4]\d{12,15}|9792\d{12}|[56]0\d{14}|67\d{14,17}"
 )
-_WITH_EXPIRY = re.compile(rf" (?:{_ISSUERS.pattern}) {_EXPIRY}(?:\d{{3,4}})?|{_MONTH} (?:4\d{{15}}|5[1-5]\d{{14}}) ")
+_USUAL = r"(?:4\d{15}|5[1-5]\d{14}|3[47]\d{13})"
+_WITH_EXPIRY = re.compile(rf" (?:{_ISSUERS.pattern}) {_EXPIRY}(?:\d{{3,4}})?|{_MONTH} {_USUAL} ")
 """Of a run as long as ids: what is before the card, the card, what is behind it."""
 _WITH_OTHERS = re.compile(
-    rf"{_WITH_EXPIRY.pattern}|{_MONTH}? 3[47]\d{{13}} |\d (?:4\d{{15}}|5[1-5]\d{{14}}|3[47]\d{{13}}) "
-    r"| (?:4\d{12}(?:\d{3})?|5[1-5]\d{14}) \d{3}| 3[47]\d{13} \d{4}"
+    rf"{_WITH_EXPIRY.pattern}|\d {_USUAL} | (?:4\d{{12}}(?:\d{{3}})?|5[1-5]\d{{14}}) \d{{3}}| 3[47]\d{{13}} \d{{4}}"
 )
 """The same, and with a CVV behind it or one digit before it. The issuers whose digits begin no usual id: those of Steam
 have 65 behind their first digit, snowflakes of 2027 to 2031 begin with 22 to 27.

@@ -176,6 +176,7 @@ def shapes_of_cards() -> Iterator[dict[str, object]]:
                  '["4111","1111","1111","1111"]', "4111~1111~1111~1111", "4111 : 1111 : 1111 : 1111"):  # fmt: skip
         yield {"note": text}
     yield {"event_id": "12294111111111111111"}
+    yield {"orderRef": "2912378282246310005"}
 
 
 SHAPES = [*shapes(), *rarer_shapes(), *shapes_of_cards()]
