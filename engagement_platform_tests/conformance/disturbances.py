@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -12,6 +13,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 DISK_MB = 512
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_HERE, _EXCHANGE = -100, 2
+"""AT_FDCWD and RENAME_EXCHANGE."""
 
 
 @contextmanager
@@ -55,19 +60,27 @@ def store_down(path: Path) -> Iterator[None]:
     with closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         beside = list(path.parent.glob(f"{path.name}-*"))
-        away.mkdir()
-        for file in (path, *beside):
+        (away / path.name).mkdir(parents=True)
+        exchange(path, away / path.name)
+        for file in beside:
             file.rename(away / file.name)
-        path.mkdir()
         connection.execute("ROLLBACK")
         try:
             yield
         finally:
             for file in beside:
                 (away / file.name).rename(file)
-            path.rmdir()
-            (away / path.name).rename(path)
+            exchange(path, away / path.name)
     shutil.rmtree(away)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Put each where the other is, with no moment at which nothing is there: who opens the stores would make new ones.
+
+    By renameat2 of Linux.
+    """
+    if _LIBC.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE):
+        raise OSError(ctypes.get_errno(), f"{one} and {other} cannot be exchanged")
 
 
 def copy_database(source: Path, target: Path) -> None:

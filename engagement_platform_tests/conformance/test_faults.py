@@ -6,6 +6,7 @@ import gzip
 import random
 import shutil
 import sqlite3
+import threading
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ from engagement_platform.pipelines.jobs import build_job, open_stores
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.settings import GamesSettings, Settings
 from engagement_platform_tests.conformance import faults
-from engagement_platform_tests.conformance.disturbances import copy_database, store_down, store_locked
+from engagement_platform_tests.conformance.disturbances import copy_database, exchange, store_down, store_locked
 from engagement_platform_tests.conformance.driven import ShiftedDatetime, why
 from engagement_platform_tests.conformance.driver import Event, Jobs, JobsEnded
 from engagement_platform_tests.conformance.faults import (
@@ -401,3 +402,24 @@ def test_stores_that_were_locked_down_or_put_back_are_whole_afterwards(tmp_path:
     copy_database(copy, stores)
     assert execute("SELECT n FROM one") == [(1,)]
     assert {file.name for file in tmp_path.iterdir()} <= {"stores.db", "stores.db-wal", "stores.db-shm", "copy.db"}
+
+
+def test_stores_that_go_down_leave_no_moment_in_which_others_would_make_new_ones(tmp_path: Path) -> None:
+    stores, over, missing = tmp_path / "stores.db", threading.Event(), list[bool]()
+    stores.write_bytes(b"stores")
+    (tmp_path / "away").mkdir()
+
+    def watch() -> None:
+        while not over.is_set():
+            missing.append(not stores.exists())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for _ in range(2_001):
+        exchange(stores, tmp_path / "away")
+    over.set()
+    watcher.join()
+    assert len(missing) > 10
+    assert not any(missing)
+    assert stores.is_dir()
+    assert (tmp_path / "away").read_bytes() == b"stores"
