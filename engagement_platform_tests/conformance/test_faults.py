@@ -34,7 +34,7 @@ from engagement_platform_tests.conformance import faults
 from engagement_platform_tests.conformance.disturbances import copy_database, exchange, store_down, store_locked
 from engagement_platform_tests.conformance.driven import ShiftedDatetime, why
 from engagement_platform_tests.conformance.driver import Event, Jobs, JobsEnded
-from engagement_platform_tests.conformance.faults import (
+from engagement_platform_tests.conformance.fault_errors import (
     ANSWER,
     BEHIND,
     BROKER,
@@ -46,17 +46,12 @@ from engagement_platform_tests.conformance.faults import (
     INGEST,
     KINDS,
     LOCKED,
-    POINTS,
     PROCESS,
-    Fault,
-    Storm,
     came,
-    differences,
-    due_faults,
-    table,
     unnoticed,
     wrong,
 )
+from engagement_platform_tests.conformance.faults import POINTS, Fault, Storm, differences, due_faults, table
 from engagement_platform_tests.conformance.sent import LINES, NO_EVENT, Messages, Objects
 from engagement_platform_tests.conformance.watched import Watcher, doubled, gone_back, torn, torn_objects
 from engagement_platform_tests.consumers.lakes import PlainLake
