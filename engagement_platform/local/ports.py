@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import urllib.request
 from collections.abc import Mapping
+from itertools import islice
+from pathlib import Path
 
 from engagement_platform.errors import PlatformError
 from engagement_platform.settings import ENV_PREFIX, EmbeddedSettings
 
 LOCALHOST = "127.0.0.1"
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""The first and the last port that Linux gives to connections that ask for none."""
 
 
 class PortInUse(PlatformError):
@@ -63,10 +68,13 @@ def answers_http(url: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, all different; for tests and benchmarks."""
-    probes = [socket.create_server((LOCALHOST, 0)) for _ in range(count)]
-    try:
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    """Ports that were free a moment ago, all different; for tests and benchmarks.
+
+    Those that the kernel gives to outgoing connections come last: one of these may go to a connection before
+    its server listens there, and the server could then not start for as long as that connection lives.
+    """
+    given = _EPHEMERAL_PORTS.read_text().split() if _EPHEMERAL_PORTS.exists() else ("32768", "65535")
+    first, last = map(int, given)
+    chance = random.SystemRandom()  # processes that seed the other alike would try the same ports
+    candidates = sorted(range(10_240, 65_536), key=lambda port: (first <= port <= last, chance.random()))
+    return list(islice(filter(is_free, candidates), count))

@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -20,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from engagement_platform.engine.database import open_engine
+from engagement_platform.local.ports import free_ports
 
 
 class FakeClock:
@@ -66,9 +66,7 @@ class PostgresServer:
     def __init__(self, binaries: Path, folder: Path) -> None:
         self._binaries, self._folder, self._user = binaries, folder, _unprivileged_user()
         self._databases = 0
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = int(probe.getsockname()[1])
+        (self._port,) = free_ports(1)
 
     def start(self) -> None:
         if self._user:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
+from engagement_platform.local import ports
 from engagement_platform.local.ports import PortInUse, answers, check_ports, free_ports, is_free
 from engagement_platform.settings import EmbeddedSettings
 
@@ -39,3 +41,16 @@ def test_a_port_whose_server_just_closed_a_connection_is_free() -> None:
         accepted.close()  # the side that closes first is the one that lingers
         client.close()
     assert is_free(port)
+
+
+def test_free_ports_are_none_that_an_outgoing_connection_may_get_before_their_server_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = tmp_path / "ip_local_port_range"
+    given.write_text("10300\t65535\n")
+    monkeypatch.setattr(ports, "_EPHEMERAL_PORTS", given)
+    found = free_ports(20)
+    assert len(set(found)) == 20
+    assert all(10_240 <= port < 10_300 for port in found)
+    # Where only few are left, ports of connections are better than none.
+    assert len(set(free_ports(100))) == 100
