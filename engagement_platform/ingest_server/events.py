@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from engagement_platform.settings import IngestServerSettings
 from engagement_platform.sources import strict_json
 from engagement_platform.sources.messages import ReasonCode
+from engagement_platform.sources.strict_json import Doubled, read_loosely
 from engagement_platform.sources.values import ISO_TIME, read_id, subject_in
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
@@ -60,13 +60,6 @@ class Sent:
     raw: bytes = b""
 
 
-@dataclass(frozen=True)
-class Doubled:
-    """All that stands under one key; JSON cannot write it, so an event with one is refused."""
-
-    values: list[object]
-
-
 def sent_as_json(body: bytes) -> list[Sent]:
     """The events of a JSON body. Raises EventRefused when the body as a whole is none."""
     found = _parsed(body)
@@ -92,27 +85,10 @@ def sent_as_lines(body: bytes) -> list[Sent]:
     return sent
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        listed = dict[str, list[object]]()
-        for key, value in pairs:
-            listed.setdefault(key, []).append(value)
-        made |= {key: Doubled(values) for key, values in listed.items() if len(values) > 1}
-    return made
-
-
-def _number(digits: str) -> float:
-    """An integer; one that is too long is as one that is too great: it refuses its event, and no other."""
-    return int(digits) if len(digits) <= strict_json.MAX_DIGITS else math.inf
-
-
-_PARSE = json.JSONDecoder(object_pairs_hook=_object, parse_int=_number).decode
-
-
 def _parsed(body: bytes) -> object:
+    """Any JSON value: what is wrong in one event, such as an infinite number, refuses no other."""
     try:
-        return _PARSE(body.decode())
+        return read_loosely(body.decode())
     except RecursionError:
         raise EventRefused(Refused.TOO_DEEP) from None
     except ValueError:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from engagement_platform.sources.messages import Reason
 
@@ -114,6 +115,34 @@ def without_duplicates(pairs: list[tuple[str, object]]) -> JsonObject:
     if len(parsed) != len(pairs):
         raise Refused(Reason.DUPLICATE_KEY)
     return parsed
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """All that stands under a key that an object has more than once; JSON cannot write it."""
+
+    values: list[object]
+
+
+def read_loosely(text: str | bytes) -> object:
+    """Any JSON value, with Doubled where a key stands twice, and infinity for an integer that is too long: who refuses
+    an object for these has to know what else is in it. Raises ValueError, RecursionError."""
+    found: object = json.loads(text, object_pairs_hook=_with_doubled, parse_int=_int_or_infinity)
+    return found
+
+
+def _with_doubled(pairs: list[tuple[str, object]]) -> JsonObject:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        every: dict[str, list[object]] = {key: [] for key in made}
+        for key, value in pairs:
+            every[key].append(value)
+        made |= {key: Doubled(values) for key, values in every.items() if len(values) > 1}
+    return made
+
+
+def _int_or_infinity(digits: str) -> float:
+    return int(digits) if len(digits) <= MAX_DIGITS else math.inf
 
 
 def _bounded_int(digits: str) -> int:

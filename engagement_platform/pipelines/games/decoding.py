@@ -5,9 +5,7 @@ Pure functions; nothing here raises on any bytes. Bytes to a JSON object is `sou
 
 from __future__ import annotations
 
-import json
 import re
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,7 +17,7 @@ from engagement_platform.pipelines.games.registry import Registry
 from engagement_platform.settings import Settings
 from engagement_platform.settings.section import MIB
 from engagement_platform.sources.messages import DecodingLimits, Reason, ReasonCode
-from engagement_platform.sources.strict_json import MAX_DIGITS, JsonObject, Refused, object_parser
+from engagement_platform.sources.strict_json import Doubled, JsonObject, Refused, object_parser, read_loosely
 from engagement_platform.sources.values import Reader, read_id, time_reader, value_reader, wrong_or_missing
 
 Decoder = Callable[[bytes | None, datetime], "Event | Refusal"]
@@ -221,14 +219,10 @@ def _texts(read_one: Reader) -> Reader:
     return read
 
 
-class _Either(list[object]):
-    """The values of a key that stands more than once."""
-
-
 def player_of(value: object) -> object:
     """A player as an id: of a whole number its digits, as the ingest server and erasures take it; of several that a
     line names the last."""
-    value = value[-1] if isinstance(value, _Either) else value
+    value = value.values[-1] if isinstance(value, Doubled) else value
     return str(value) if type(value) is int else value
 
 
@@ -242,15 +236,10 @@ def _may_stand(line: bytes | None, code: str, personal: Collection[tuple[str, ..
     found = loosely_read(line)
     each = found if type(found) is list else [found]
     if any(
-        isinstance(one.get(name), _Either) for one in each if isinstance(one, dict) for name in ("player_id", "game_id")
+        isinstance(one.get(name), Doubled) for one in each if isinstance(one, dict) for name in ("player_id", "game_id")
     ):
         return False
     return not any(_has(one, steps) for one in each for steps in personal)
-
-
-def _number(digits: str) -> int | str:
-    """An integer; one that is too long to be read, which refuses its line, as its digits."""
-    return int(digits) if len(digits) <= MAX_DIGITS else digits
 
 
 def loosely_read(line: bytes | None) -> object:
@@ -259,26 +248,15 @@ def loosely_read(line: bytes | None) -> object:
     if line is None or len(line) > _MOST_BYTES:
         return None
     try:
-        found: object = json.loads(line, object_pairs_hook=_with_all, parse_int=_number)
+        return read_loosely(line)
     except (ValueError, RecursionError):
         return None
-    return found
-
-
-def _with_all(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    every = defaultdict[str, _Either](_Either)
-    for key, value in pairs:
-        every[key].append(value)
-    return {key: values[0] if len(values) == 1 else values for key, values in every.items()}
 
 
 def _has(value: object, steps: Sequence[str]) -> bool:
     """Whether anything but null stands where the steps lead."""
-    if isinstance(value, _Either):
-        return any(_has(each, steps) for each in value)
+    if isinstance(value, Doubled):
+        return any(_has(each, steps) for each in value.values)
     if not steps:
         return value is not None
     first, rest = steps[0], steps[1:]
