@@ -64,7 +64,7 @@ def remove_old(context: dg.OpExecutionContext, platform: Platform) -> None:
     settings, now = platform.settings(), datetime.now(UTC)
     removed = remove_before(context.instance, now - settings.dagster.retention)
     keep = max(settings.stores.keep_batches, settings.maintenance.rollback_window)
-    context.add_output_metadata({**removed, "batches": forget(open_engine(settings.store_url), now - keep)})
+    context.add_output_metadata({**removed, "batches": forget(open_engine(settings.store_url), keep, now)})
 
 
 @dg.job(tags=RETRIED)

@@ -14,6 +14,7 @@ from datetime import UTC, date, datetime
 from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, select, union
 
 from engagement_platform.engine.database import draw_after, next_sequence, reading, storable, upsert, utc_now, writing
+from engagement_platform.engine.forgotten_batches import not_forgotten
 from engagement_platform.engine.lease import Fence, lock_name, verify
 from engagement_platform.engine.model import (
     REWOUND_BY,
@@ -231,8 +232,9 @@ class CheckpointStore:
                 finished = select(BATCH.c.app_id, BATCH.c.batch_id).where(
                     BATCH.c.job_name == last.job, BATCH.c.job_state == JobState.SUCCEEDED
                 )
-                known = {tuple(row) for row in connection.execute(finished)}
-                lost = [(one, JobState.SUCCEEDED) for one in before if (one.app_id, one.batch_id) not in known]
+                known = {(app_id, batch_id) for app_id, batch_id in connection.execute(finished)}
+                lacks = not_forgotten(connection, last.job, known, before)
+                lost = [(one, JobState.SUCCEEDED) for one in lacks if (one.app_id, one.batch_id) not in known]
                 for batch, ended in (*lost, (last, state)):
                     connection.execute(BATCH.delete().where(_is(batch)))
                     _add(connection, batch, ended, now, recovered, reason if ended is JobState.FAILED else None)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 
 from rich.table import Table
 
@@ -80,7 +81,7 @@ class Figures:
 def figures(settings: Settings, sums: dict[str, Sums] | None = None) -> Figures:
     """The figures now; sums: as for `job_statuses`. Raises BrokerUnavailable, KafkaRefused, what the stores raise."""
     at, on_broker = datetime.now(UTC), messages_on_broker(settings)
-    jobs = {job.job: job for job in job_statuses(settings, sums) if _is_on(job.job, settings)}
+    jobs = {job.job: job for job in job_statuses(settings, sums, partial(_is_on, settings))}
     counts = Counter(on_broker=on_broker)
     for job in (jobs[name] for name in TOPIC_JOBS if name in jobs):
         counts.update({kind: job.totals[kind] for kind in ("landed", "duplicates", "quarantined", "files")})
@@ -98,7 +99,7 @@ def figures(settings: Settings, sums: dict[str, Sums] | None = None) -> Figures:
     )
 
 
-def _is_on(job: str, settings: Settings) -> bool:
+def _is_on(settings: Settings, job: str) -> bool:
     """Whether the pipeline of one of the platform's own jobs is on; of others, whose figures nobody adds up, True."""
     if job in (INGEST_PROFILE_CHANGES, REMATERIALIZE_PROFILE):
         return settings.pipelines.profiles
@@ -112,7 +113,7 @@ def messages_on_broker(settings: Settings) -> int:
     not exist holds none. Raises BrokerUnavailable, KafkaRefused.
     """
     total = 0
-    for topic in (topic_of(job, settings) for job in TOPIC_JOBS if _is_on(job, settings)):
+    for topic in (topic_of(job, settings) for job in TOPIC_JOBS if _is_on(settings, job)):
         with suppress(TopicMissing):
             total += sum(KafkaSource(topic, settings.kafka).end_offsets().values())
     return total

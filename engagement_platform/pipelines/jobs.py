@@ -243,25 +243,29 @@ def reread_job(day: date, parts: Parts, declared: DeclaredEntity | None = None) 
 
     declared: changes of it, of whose versions the highest counts; None: engagements, applied as a keyed upsert. Changes
     nothing where nothing was wrong; after a decoding fix the repaired rows land and are announced. Raises JobRefused
-    where the batches of the day are forgotten.
+    where the batches of the day are forgotten, unless there is one to be finished.
     """
     kafka, checkpoints = parts.settings.kafka, parts.stores.checkpoints
     job = INGEST_ENGAGEMENTS if declared is None else declared.entity.ingest_job
     topic = kafka.engagements_topic if declared is None else declared.topic
-    last, gone = checkpoints.latest(job), forgotten(parts.stores.leases.engine, job).through
-    if gone is not None and day <= gone.date():
-        raise JobRefused(
-            f"What {job} read on {day} is not recorded any more: batches that ended up to {gone:%Y-%m-%d %H:%M:%S} UTC "
-            "are forgotten (stores.keep_batches). Nothing was read. To read all that the topic has: "
-            f"engagement-platform reset {job}"
-        )
-    app_ids = lineage(checkpoints.history(job), checkpoints.app_id(job))
+    name = REREAD_ENGAGEMENTS if declared is None else declared.entity.reread_job
+    last, app_ids = checkpoints.latest(job), lineage(checkpoints.history(job), checkpoints.app_id(job))
     ranges = recorded_ranges(checkpoints.history(job, ingestion_date=day), app_ids)
+    # After the ranges: what is forgotten in between is missing in them.
+    gone = forgotten(parts.stores.leases.engine, job).through
+    if gone is not None and day <= gone.date():
+        ranges = []
+        if (begun := checkpoints.latest(name)) is None or begun.state is JobState.SUCCEEDED:
+            raise JobRefused(
+                f"What {job} read on {day} is not recorded any more: batches that ended up to "
+                f"{gone:%Y-%m-%d %H:%M:%S} UTC are forgotten (stores.keep_batches). Nothing was read. To read all that "
+                f"the topic has: engagement-platform reset {job}"
+            )
     source = RecordedRanges(topic, kafka, ranges, last.manifest.identity if last else {})
     read = partial(read_topic, source, parts.lake.spark, parts.settings)
     if declared is None:
-        return ingest_engagements(REREAD_ENGAGEMENTS, source, read, parts)
-    return ingest_changes(declared.entity, source, read, parts, declared.entity.reread_job)
+        return ingest_engagements(name, source, read, parts)
+    return ingest_changes(declared.entity, source, read, parts, name)
 
 
 def reread(day: date, parts: Parts, declared: DeclaredEntity | None = None) -> Iterator[BatchReport]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from itertools import accumulate, takewhile
@@ -119,15 +119,17 @@ class Sums:
         self.last = done[0] if done else self.last
 
 
-def job_statuses(settings: Settings, sums: dict[str, Sums] | None = None) -> list[JobStatus]:
+def job_statuses(
+    settings: Settings, sums: dict[str, Sums] | None = None, among: Callable[[str], bool] = lambda _: True
+) -> list[JobStatus]:
     """Every job that goes on for ever, those of games where there is a queue, in the order in which messages travel.
 
     So nothing is overlooked that moves on meanwhile: requests are counted in their table after those on the topic.
-    sums: by job, of who asks again; they are brought up to now.
+    sums: by job, of who asks again; they are brought up to now. among: which jobs are looked at, by name.
     """
     stores, sums = open_stores(settings), {} if sums is None else sums
     found = []
-    for job in job_names(settings):
+    for job in filter(among, job_names(settings)):
         of = sums.setdefault(job, Sums())
         checkpoint = stores.checkpoints.latest(job)
         of.look(job, stores)

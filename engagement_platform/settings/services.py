@@ -99,10 +99,10 @@ class StoreSettings(Section):
     lease_wait: timedelta = timedelta(minutes=5)
     """How long a run waits for another holder before it ends and says who holds the lease. Longer than `lease_ttl`, so
     that a crashed holder is outlived."""
-    keep_batches: timedelta = Field(timedelta(days=90), ge=timedelta(0))
+    keep_batches: timedelta = Field(timedelta(days=90), ge=timedelta(0), le=timedelta(days=36_500))
     """How long the stores keep a row for each batch that succeeded; the job `remove_old_runs` removes the others every
-    night and keeps what they come to. Days before that cannot be read again, and tables cannot be restored to them.
-    Never less than `maintenance.rollback_window`."""
+    night and keeps what they come to. Days before that cannot be read again, tables cannot be restored to them, and
+    `verify` looks for messages from then on only. Never less than `maintenance.rollback_window`."""
     lake_lease_ttl: timedelta = timedelta(minutes=5)
     """Another Spark driver may take over a lake at s3a:// that no session of the one before has used for this long.
     Longer than a single write: one whose client was killed goes on in the Connect server."""

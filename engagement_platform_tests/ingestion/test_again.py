@@ -14,7 +14,7 @@ from engagement_platform.engine.job import BatchReport
 from engagement_platform.engine.model import Manifest
 from engagement_platform.lake.engagement import NOTIFICATION, QUARANTINE
 from engagement_platform.maintenance.verify.messages import verify
-from engagement_platform.pipelines.jobs import JobRefused, parts_of, redrive_jobs, reread_job
+from engagement_platform.pipelines.jobs import REREAD_ENGAGEMENTS, JobRefused, parts_of, redrive_jobs, reread_job
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.settings import BatchSettings, DecodingSettings
@@ -156,14 +156,27 @@ def test_reading_a_day_again_changes_nothing_where_nothing_was_wrong(world: Worl
 
 def test_a_day_whose_batches_are_forgotten_is_refused_and_not_taken_for_an_empty_one(world: World) -> None:
     checkpoints, app_id = world.stores.checkpoints, world.stores.checkpoints.app_id("ingest-engagements")
-    for nth in range(2):
+    for nth in range(3):
         batch = Manifest("ingest-engagements", app_id, nth, {"0": nth}, {"0": nth + 1}, NOW)
         checkpoints.begin(batch)
-        checkpoints.succeed(batch, {"rows_in": 1}, {}, NOW)
-    assert forget(world.stores.leases.engine, NOW + timedelta(days=1)) == 1
+        checkpoints.succeed(batch, {"rows_in": 1}, {}, NOW + timedelta(minutes=nth))
+    assert forget(world.stores.leases.engine, timedelta(0), NOW + timedelta(days=1)) == 1
     with pytest.raises(JobRefused, match=f"on {TODAY} is not recorded any more.*engagement-platform reset ingest-eng"):
         reread(world)
     assert not reread(world, TODAY + timedelta(days=1))
+
+
+def test_a_batch_of_a_day_that_was_forgotten_since_is_finished_and_no_further_one_begins(world: World) -> None:
+    mixed(world)
+    world.produce([engagement("org", "e4")])
+    world.under(later=timedelta(days=1)).run()
+    with pytest.raises(Crash):
+        reread(world, observe=crash_at("tables.quarantine:after"))
+    assert forget(world.stores.leases.engine, timedelta(0), NOW + timedelta(days=2)) == 1
+    (report,) = reread(world)
+    assert (report.manifest.job, report.replayed) == (REREAD_ENGAGEMENTS, True)
+    with pytest.raises(JobRefused, match="is not recorded any more"):
+        reread(world)
 
 
 def test_a_reset_reads_everything_again_and_doubles_nothing(world: World) -> None:

@@ -183,6 +183,15 @@ class Timeline:
             return before[-1].manifest.end
         return own[0][2].manifest.start if own else None
 
+    def ends_after(self, moment: datetime, step: int) -> bool:
+        """Whether a step is there and had ended after a time.
+
+        Of steps up to the end of the last one that is forgotten some are left: the last of each application id,
+        restores and erasures. What was between them is not known, nor where jobs had read by then.
+        """
+        end = self.steps[step].finished_ts if step >= 0 else None
+        return end is not None and end > moment
+
     def name(self, step: int) -> str:
         """For people."""
         if step >= 0:

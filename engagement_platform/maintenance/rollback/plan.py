@@ -209,7 +209,7 @@ def plan(settings: Settings, stores: Stores, asked: Asked) -> Plan:
     if gone is not None and isinstance(asked.to, datetime) and asked.to <= gone:
         raise _refused_as_forgotten(asked, gone)
     place, exact = _boundary(group, timeline, uris, asked, versions)
-    if gone is not None and place.step < 0:
+    if gone is not None and not timeline.ends_after(gone, place.step):
         raise _refused_as_forgotten(asked, gone)
     changes = []
     for table in group.tables:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engagement_platform.engine.model import BatchRecord, JobState, Manifest
+from engagement_platform.engine.model import REWOUND_BY, BatchRecord, JobState, Manifest
 from engagement_platform.lake.contract import OPENED
 from engagement_platform.lake.optimize import by_maintenance
 from engagement_platform.maintenance.rollback.boundary import Boundary, Commit, Timeline
@@ -167,3 +167,38 @@ def test_batches_of_requests_that_overlap_others_are_in_the_order_in_which_they_
     assert timeline.at(BEGAN + timedelta(minutes=3)) == Boundary(1, None)
     anew = Timeline([*steps, record(6, pinned=1), of_requests(7, 0)], DATA, requests)
     assert [step.manifest.batch_id for step in anew.steps] == [6, 7], "tables that were made anew"
+
+
+@given(steps=st.lists(st.sampled_from(["batch", "batch", "back"]), max_size=16), kept_minutes=st.integers(0, 17))
+def test_where_batches_are_forgotten_a_version_has_the_boundary_and_offsets_it_had_before_or_is_refused(
+    steps: list[str], kept_minutes: int
+) -> None:
+    """Batches read one record each; a restore puts the job back to an offset below and gives it another application."""
+    records, owners, generation, offset = list[BatchRecord](), list[str](), 1, 0
+    for minute, step in enumerate(steps):
+        if step == "batch" or offset == 0:
+            made = record(minute, pinned=len(owners), end=offset + 1)
+            app_id, offset = f"ingest@{generation}.t", offset + 1
+            records.append(replace(made, manifest=replace(made.manifest, app_id=app_id, batch_id=minute)))
+        else:
+            made = record(minute, job="restore-tables", pinned=len(owners))
+            records.append(made)
+            generation, offset, app_id = generation + 1, offset // 2, made.manifest.app_id
+            back = record(minute, end=offset).manifest
+            source = {REWOUND_BY: made.manifest.name}
+            back = replace(back, app_id=f"ingest@{generation}.t", table_versions={}, source=source)
+            records.append(replace(made, manifest=replace(back, sequence=made.manifest.sequence)))
+        owners.append(f"{app_id}/data/x#{minute}")
+    log = [*reversed([*enumerate(owners, 1)]), (0, None)]
+    limit = BEGAN + timedelta(minutes=len(steps) - kept_minutes)
+    old = [r for r in records if r.manifest.job == "ingest" and r.finished_ts is not None and r.finished_ts < limit]
+    last = {r.manifest.app_id: r.manifest.batch_id for r in old}
+    removed = [r for r in old if r.manifest.batch_id < last[r.manifest.app_id]]
+    gone = max((r.finished_ts for r in removed if r.finished_ts), default=None)
+    whole, shorter = Timeline(records, DATA), Timeline([r for r in records if r not in removed], DATA)
+    for version in range(len(owners) + 1):
+        was, now = whole.at_version(version, log), shorter.at_version(version, log)
+        if gone is None or shorter.ends_after(gone, now.step):
+            assert shorter.name(now.step) == whole.name(was.step)
+            assert shorter.offsets_at("ingest", now.step) == whole.offsets_at("ingest", was.step)
+    assert gone is None or not shorter.ends_after(gone, -1)
