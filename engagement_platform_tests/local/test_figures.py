@@ -32,6 +32,7 @@ from engagement_platform.pipelines.jobs import (
 )
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
 from engagement_platform.settings import KafkaSettings, Settings
+from engagement_platform.sources.kafka_errors import TopicMissing
 from engagement_platform_tests.conftest import Broker
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -163,6 +164,10 @@ def test_what_waits_for_a_pipeline_that_is_off_is_no_backlog(broker: Broker, set
     assert counted() == {"on_broker": 14, "landed": 2, "files": 3, "backlog": 12}
     assert counted(profiles=False) == {"on_broker": 9, "landed": 0, "files": 0, "backlog": 9}
     assert counted(engagements=False) == {"on_broker": 5, "landed": 2, "files": 3, "backlog": 3}
+    broker.delete_topic(profiles)
+    assert counted(profiles=False)["backlog"] == 9, "nobody misses what is not read"
+    with pytest.raises(TopicMissing):
+        counted()
 
 
 def test_requests_were_announced_by_the_first_batch_that_reached_their_sequence() -> None:
