@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import groupby
 
 from benchmarks.pages import figures_in, filled
 from engagement_platform_tests.conformance.faults import storm, table
@@ -46,12 +47,14 @@ def main() -> int:
         "--only", nargs="+", metavar="NAME", help="scenarios, planted bugs, operations or pairs (a+b), what is fuzzed"
     )
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS, help="of the section runs")
-    parser.add_argument("--at", default="", metavar="TEXT", help="only crash points that contain this")
+    parser.add_argument(
+        "--at", default="", metavar="TEXT", help="of runs and races: only crash points that contain this"
+    )
     parser.add_argument(
         "--points", type=int, default=0, metavar="N", help="most of each scenario; default: all, of races one"
     )
     parser.add_argument(
-        "--each", action="store_true", help="of runs: one point of each function that commits, others with other seeds"
+        "--each", action="store_true", help="of runs: one point of each function and table, others with other seeds"
     )
     parser.add_argument("--seeds", type=int, default=1, metavar="N", help="lakes of N random histories")
     parser.add_argument(
@@ -111,18 +114,24 @@ def main() -> int:
 
 def _runs(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     scenarios = [scenario for scenario in SCENARIOS if not asked.only or scenario.name in asked.only]
-    yield from ("| job | seed | crash point | fault | equal | seconds |", "|---|---|---|---|---|---|")
-    done, of = set[tuple[str, int, str]](), dict[tuple[str, int], int]()
-    for run in disturb(scenarios, asked.faults, asked.seeds, asked.points, asked.at, each=asked.each):
-        if run.point:
-            done.add((run.scenario, run.seed, run.point))
-            of[run.scenario, run.seed] = run.of
-        equal = "NO" if run.differs else "yes"
-        yield f"| {run.scenario} | {run.seed} | `{run.point}` | {run.fault} | {equal} | {run.seconds:.0f} |"
-        if run.differs:
-            failures.append(f"{run.scenario}, seed {run.seed}, {run.point}, {run.fault}: {run.differs}")
+    yield f"| job | seed | crash point | {' | '.join(asked.faults)} |"
+    yield "|---" * (3 + len(asked.faults)) + "|"
+    done, of = 0, dict[tuple[str, int], int]()
+    disturbed = disturb(scenarios, asked.faults, asked.seeds, asked.points, asked.at, each=asked.each)
+    for (job, seed, point), runs in groupby(disturbed, key=lambda run: (run.scenario, run.seed, run.point)):
+        cells = dict[str, str]()
+        for run in runs:
+            cells[run.fault] = f"{'NO, ' if run.differs else ''}{run.seconds:.0f} s"
+            if run.differs:
+                failures.append(f"{job}, seed {seed}, {point}, {run.fault}: {run.differs}")
+            if point:
+                of[job, seed] = run.of
+        done += bool(point)
+        # Of a job that could not be disturbed at all there is one run, of no fault.
+        shown = " | ".join(cells.get(fault, cells.get("none", "")) for fault in asked.faults)
+        yield f"| {job} | {seed} | `{point}` | {shown} |"
     jobs = len({scenario for scenario, _ in of})
-    yield from ("", f"{len(done):,} of {sum(of.values()):,} points, of {jobs} of {len(SCENARIOS)} jobs.")
+    yield from ("", f"{done:,} of {sum(of.values()):,} points, of {jobs} of {len(SCENARIOS)} jobs.")
 
 
 def _bugs(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
@@ -171,18 +180,17 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
 
 def _races(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     yield from (
-        "| operations | stopped before | as one after the other | had to run again | seconds |",
+        "| operations | timing | as one after the other | had to run again | seconds |",
         "|---|---|---|---|---|",
     )
     racing, raced = pairs(asked.only or ()), set[tuple[str, str]]()
     within_s = math.inf if asked.minutes is None else asked.minutes * 60
-    for run in race(racing, asked.points or 1, within_s) if racing else ():
+    for run in race(racing, asked.points or 1, within_s, asked.at) if racing else ():
         raced.add((run.first, run.second))
-        held = f"`{run.held}`" if run.held else ""
         again = "; ".join(f"{name}: {said}" for name, said in run.refused).replace("|", r"\|")
-        yield f"| {run.first}, {run.second} | {held} | {run.order or 'NO'} | {again} | {run.seconds:.0f} |"
+        yield f"| {run.first}, {run.second} | {run.timing} | {run.order or 'NO'} | {again} | {run.seconds:.0f} |"
         if run.differs:
-            failures.append(f"{run.first} and {run.second}, {run.held}: {run.differs}")
+            failures.append(f"{run.first} and {run.second}, {run.timing}: {run.differs}")
     over = ", since the time was over" if len(raced) < len(racing) else ""
     yield from ("", f"{len(raced)} of {len(pairs(()))} pairs{over}.")
     if len(raced) < len(racing) and asked.minutes is None:

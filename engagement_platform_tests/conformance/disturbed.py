@@ -1,21 +1,24 @@
 """Runs a program and disturbs it once, at a crash point: python -m … POINT FAULT MODULE ARGUMENT…
 
 FAULT: `kill` ends the process with SIGKILL, `raise` raises in it, `stop` stops it with SIGSTOP until it gets SIGCONT;
-`none` prints the points that it passes, in a line each after `point: `.
+`none` prints the points that it passes, in a line each after `point: ` and the seconds of a clock that all processes of
+the machine have.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import signal
 import sys
+import time
 from contextlib import nullcontext
 
 from engagement_platform.lake.commit_lock import commit_lock
 from engagement_platform_tests.conformance.passed import TRANSACTION, replace, watch
 
-_PRINTED = "point: "
+_PRINTED = re.compile(r"^point: (\S+) (.+)\n", re.MULTILINE)
 
 
 class Crash(Exception):
@@ -24,7 +27,17 @@ class Crash(Exception):
 
 def points(errors: str) -> list[str]:
     """The points that a program printed, in their order."""
-    return [line.removeprefix(_PRINTED) for line in errors.splitlines() if line.startswith(_PRINTED)]
+    return [name for _, name in _PRINTED.findall(errors)]
+
+
+def times(errors: str) -> list[float]:
+    """When it passed them."""
+    return [float(at) for at, _ in _PRINTED.findall(errors)]
+
+
+def without_points(errors: str) -> str:
+    """What a program printed beside its points."""
+    return _PRINTED.sub("", errors)
 
 
 def main(point: str, fault: str, module: str, *arguments: str) -> None:
@@ -33,7 +46,7 @@ def main(point: str, fault: str, module: str, *arguments: str) -> None:
     def observe(passed: str) -> None:
         if fault == "none":
             # In one piece: threads that write tables at once pass points at once.
-            os.write(sys.stderr.fileno(), f"{_PRINTED}{passed}\n".encode())
+            os.write(sys.stderr.fileno(), f"point: {time.monotonic():.3f} {passed}\n".encode())
         elif passed == point and fault == "raise":
             raise Crash(point)
         elif passed == point and fault == "kill":

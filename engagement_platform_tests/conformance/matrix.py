@@ -31,6 +31,7 @@ from engagement_platform.engine.model import ENDS
 from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.lake.engagement import ALIAS
 from engagement_platform.lake.erased import ERASE_SUBJECTS
+from engagement_platform.pii.schema import PII_ERASED
 from engagement_platform.pipelines.jobs import REREAD_ENGAGEMENTS
 from engagement_platform_tests.conformance.disturbed import points
 from engagement_platform_tests.conformance.points import IN_THE_MATRIX
@@ -58,6 +59,8 @@ PASSING = frozenset({"ingestion_ts", "ingestion_date"})
 MEASURED = frozenset({"layout/history"})
 """Tables that keep what maintenance took; a rewrite that was killed is not in them."""
 
+_OF_A_COMMIT = re.compile(r"(?: #\d+)?:(?:before|after)$")
+"""What tells points of one function and one table apart."""
 _DRAWN = re.compile(r"(?<=@\d)\.[0-9a-f]{8}\b")
 """The end of an application id, which is drawn when a job begins anew; ids of notifications begin with it."""
 
@@ -79,7 +82,7 @@ LEFT_OUT: Mapping[str, str] = {
     "*.master_version": "which key wraps says nothing of what is wrapped",
     "*.wrapped": "encrypted with bytes that are drawn",
     "*.sealed": "encrypted with bytes that are drawn",
-    "*.sequence": "drawn for each batch, so one higher for each that a further call makes",
+    "pii_erased.sequence": "drawn for each tombstone; compared is how many batches began before it",
     "sequence.last": "drawn for each batch, so one higher for each that a further call makes",
     "pii_erasure.number": "drawn for each time that an erasure is asked for",
     "s3_sqs_file.number": "the order in which the queue hands out messages, those of a process that was ended last",
@@ -95,6 +98,15 @@ LEFT_OUT: Mapping[str, str] = {
     "place.objects": "by the call that wrote the receipt, which is another one after a fault",
 }
 """Columns of the stores, and fields of a receipt and of its places, that are not compared -> why. All others are."""
+
+_TOMBSTONES = f"""
+SELECT kind, "within", ref, (
+    SELECT count(*) FROM batch
+    WHERE json_extract(manifest, '$.sequence') < {PII_ERASED.name}.sequence
+      AND job_name NOT IN (SELECT value FROM json_each(?))
+) AS batches_before
+FROM {PII_ERASED.name}"""
+"""Parameter: a JSON list of the jobs whose batches do not count."""
 
 Contents = dict[str, list[str]]
 
@@ -148,12 +160,12 @@ def disturb(
 
 
 def one_of_each(passed: Sequence[str], seed: int) -> list[str]:
-    """One point of each function that commits; with as many seeds as a function has points, each of them once."""
-    functions = dict[str, list[str]]()
+    """One point of each function and table that it commits to; with as many seeds as these have points, each once."""
+    commits = dict[str, list[str]]()
     for point in passed:
-        functions.setdefault(re.split("[ :]", point, maxsplit=1)[0], []).append(point)
+        commits.setdefault(_OF_A_COMMIT.sub("", point), []).append(point)
     # Not the first of all of them with the first seed: that is before anything of the job was written.
-    return [of[(number + seed) % len(of)] for number, of in enumerate(functions.values())]
+    return [of[(number + seed) % len(of)] for number, of in enumerate(commits.values())]
 
 
 @contextmanager
@@ -319,9 +331,9 @@ def traces(own: Machine) -> Contents:
     batch's records; every row of the stores and a receipt, without what is `LEFT_OUT`; and how many messages of the
     queue wait, are in flight or dead.
 
-    Of two programs at once it may be another than of one after the other, so races leave it out. Left out here: files
-    that no log names, which a process that was killed in the middle of a write leaves; bytes, which differ with the ids
-    that are drawn; other counts of batches, which are of an attempt.
+    Of two programs at once files and records may be others than of one after the other, so races leave these out. Left
+    out here: files that no log names, which a process that was killed in the middle of a write leaves; bytes, which
+    differ with the ids that are drawn; other counts of batches, which are of an attempt.
     """
     found = dict[str, list[str]]()
     for log in _logs(own):
@@ -337,16 +349,19 @@ def traces(own: Machine) -> Contents:
     )
     if (queue := own.environment.get(QUEUE_URL)) is not None:
         found["queue"] = messages(own, queue)
-    return found | _stores(own) | _receipt(own)
+    return found | stored(own) | _receipt(own)
 
 
-def _stores(own: Machine) -> Contents:
+def stored(own: Machine) -> Contents:
+    """Every row of the stores, without what is `LEFT_OUT`; of a tombstone how many batches began before it."""
     found = Contents()
     with closing(sqlite3.connect(own.folder / "home" / "stores.db")) as stores:
         stores.row_factory = sqlite3.Row
         tables = stores.execute("SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
         for (table,) in tables.fetchall():
-            rows = (_compared(table, dict(row)) for row in stores.execute(f'SELECT * FROM "{table}"'))
+            rows = [_compared(table, dict(row)) for row in stores.execute(f'SELECT * FROM "{table}"')]
+            if table == PII_ERASED.name:
+                rows = [dict(row) for row in stores.execute(_TOMBSTONES, (json.dumps(sorted(EACH_CALL)),))]
             found[f"{table} of the stores"] = sorted(repr(row) for row in rows if row)
     return found
 

@@ -50,13 +50,18 @@ class Program:
         assert self._process.pid is not None
         return self._process.pid
 
-    def stopped(self) -> bool:
-        """Wait until it is stopped; False: it ended before. Raises AssertionError after WITHIN_S, and ends it."""
-        deadline = time.monotonic() + WITHIN_S
+    def stopped(self, within_s: float | None = None) -> bool:
+        """Wait until it is stopped; False: it ended before, or did neither within so many seconds.
+
+        None: raises AssertionError after WITHIN_S, and ends it.
+        """
+        deadline = time.monotonic() + (WITHIN_S if within_s is None else within_s)
         while self._process.is_alive():
             if Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T":
                 return True
             if time.monotonic() > deadline:
+                if within_s is not None:
+                    return False
                 self.kill()
                 raise AssertionError(f"{self.words} neither ended nor came to its point within {WITHIN_S} s")
             time.sleep(0.05)

@@ -2,7 +2,9 @@
 
 Every race has a copy of the same lake and stores, on the same topics and the same Connect server. Both programs start
 together; or the first is stopped immediately before one of its commits, longer than its leases live, while the second
-runs to its end. A program that refuses has to say why in a sentence, and has to work when both are over.
+runs to its end; or both are stopped, each before one of its commits, and go on together. A program that refuses, or
+leaves some of its work, has to say why in a sentence, and has to work when both are over. By itself each changes
+something.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from random import Random
 from pyspark.sql import SparkSession
 
 from engagement_platform.lake.engagement import NOTIFICATION
-from engagement_platform_tests.conformance.disturbed import points
+from engagement_platform_tests.conformance.disturbed import points, times, without_points
 from engagement_platform_tests.conformance.matrix import (
     LEASE_S,
     MEASURED,
@@ -30,6 +32,8 @@ from engagement_platform_tests.conformance.matrix import (
     differences,
     filled,
     served,
+    stored,
+    traces,
     words_of,
 )
 from engagement_platform_tests.conformance.programs import Program
@@ -67,8 +71,13 @@ OPERATIONS = (
     Scenario("redrive", (*job("redrive-quarantine"), "--reason", REASON)),
 )
 
+WORKED = Ended(0, "")
 PATIENCE_S = 3 * LEASE_S
 """How long a program waits for the leases of one that is stopped, and for its batch."""
+MEET_S = 6.0
+"""How long a program that is stopped waits for another one to come to its own point: that may wait for a lease."""
+STORES = frozenset({"pii_erased", "pii_erasure", "pii_key", "pii_secret", "foreign_application", "job_generation"})
+"""Tables of the stores that do not say how many batches something took."""
 TIMES_AGAIN = 3
 PAIRED = "+"
 _SEQUENCE = re.compile(r"(?<=sequence': )\d+")
@@ -78,13 +87,13 @@ _PROPERTIES = "properties of "
 
 @dataclass(frozen=True)
 class Race:
-    """held: the crash point before which the first was stopped; empty: both began together. order: which of both orders
-    left the same; empty: none, or something went wrong, and `differs` says what. refused: names and sentences of those
-    that had to run again."""
+    """timing: who was stopped where, and whether both were at work at once. order: which of both orders left the same;
+    empty: none, or something went wrong, and `differs` says what. refused: names and sentences of those that had to run
+    again."""
 
     first: str
     second: str
-    held: str
+    timing: str
     order: str
     refused: Sequence[tuple[str, str]]
     differs: str
@@ -110,11 +119,11 @@ def pairs(only: Sequence[str]) -> list[tuple[Scenario, Scenario]]:
     return [pair for pair in turned if is_asked(pair)]
 
 
-def race(racing: Sequence[tuple[Scenario, Scenario]], most: int, within_s: float) -> Iterator[Race]:
-    """Race pairs, of each the one that is named first stopped at points.
+def race(racing: Sequence[tuple[Scenario, Scenario]], most: int, within_s: float, only: str = "") -> Iterator[Race]:
+    """Race pairs: together, the one that is named first held at points, and the other one crossed by it at points.
 
-    most: of these points, spread over its commits. within_s: begins no pair after so long; each that it begins is raced
-    to its end.
+    most: of these points, spread over the commits of each that contain `only`. within_s: begins no pair after so long;
+    each that it begins is raced to its end.
     """
     deadline = time.monotonic() + within_s
     with served() as machine:
@@ -123,9 +132,12 @@ def race(racing: Sequence[tuple[Scenario, Scenario]], most: int, within_s: float
             if (began := time.monotonic()) > deadline:
                 return
             try:
-                for point in ("", *spread(arena.commits(held), most)):
+                own, others = (
+                    spread([point for point in arena.commits(one) if only in point], most) for one in (held, other)
+                )
+                for points_of in ((), *((point,) for point in own), *zip(own, others, strict=False)):
                     began = time.monotonic()
-                    yield arena.race(held, other, point)
+                    yield arena.race(held, other, *points_of)
             except AssertionError as error:
                 # One of them does not work by itself: the other pairs may.
                 yield Race(held.name, other.name, "", "", (), str(error), time.monotonic() - began)
@@ -135,6 +147,8 @@ def _prepared(lake: Machine) -> Machine:
     """Work for every operation: messages and requests that wait, in quarantine, too, and those of two batches."""
     keyed(lake)
     after(INGEST, REQUESTS, APPLY)(lake)
+    # It leaves former files, which VACUUM may remove.
+    lake.cli("optimize")
     more(lake, 100, "mutation-requests")
     late = {**lake.environment, f"{PREFIX}MUTATION__MAX_LATENESS": "PT1H"}
     after(REQUESTS)(replace(lake, environment=late))
@@ -166,36 +180,42 @@ class _Arena:
         """Which of both refuse in an order, when they are run for the last time."""
         self.number = 0
 
-    def race(self, first: Scenario, second: Scenario, held: str) -> Race:
+    def race(self, first: Scenario, second: Scenario, held: str = "", crossed: str = "") -> Race:
+        """held: the point before which the first is stopped while the second runs; crossed: to its point, too."""
         began, own, operations = time.monotonic(), self._copy(self.prepared), (first, second)
-        if held:
+        if held and not crossed:
             short = {f"{PREFIX}STORES__LEASE_TTL": f"PT{LEASE_S}S", f"{PREFIX}STORES__LEASE_WAIT": f"PT{PATIENCE_S}S"}
             own = replace(own, environment={**own.environment, **short})
-        both = self._held(own, first, second, held) if held else self._together(own, first, second)
+        if crossed:
+            timing, both = self._crossed(own, operations, (held, crossed))
+        elif held:
+            timing, both = f"{first.name} stopped before `{held}`", self._held(own, first, second, held)
+        else:
+            timing, both = self._together(own, first, second)
         refused = [
-            (operation.name, ended.refused) for operation, ended in zip(operations, both, strict=True) if ended.status
+            (operation.name, ended.undone) for operation, ended in zip(operations, both, strict=True) if ended.undone
         ]
         wrong = [ended.wrong for ended in both if ended.wrong]
         if not wrong:
             wrong, refusing = self._until_done(own, operations, both)
         order, differs = "", "; ".join(wrong)
         if not wrong:
-            order, differs = self._equals(operations, in_order(contents(own)), refusing)
+            order, differs = self._equals(operations, _left(own), refusing)
         shutil.rmtree(own.folder)
-        return Race(first.name, second.name, held, order, refused, differs, time.monotonic() - began)
+        return Race(first.name, second.name, timing, order, refused, differs, time.monotonic() - began)
 
     def _until_done(
         self, own: Machine, operations: Sequence[Scenario], both: Sequence[Ended]
     ) -> tuple[list[str], dict[str, str]]:
-        """Run again those that refused, a few times since each may wait for the other; what is wrong with any that was
-        run again, and name -> sentence of those that refuse still."""
-        waiting = [(operation, ended) for operation, ended in zip(operations, both, strict=True) if ended.status]
+        """Run again those that refused or left something, a few times since each may wait for the other; what is wrong
+        with any that was run again, and name -> sentence of those that refuse still."""
+        waiting = [(operation, ended) for operation, ended in zip(operations, both, strict=True) if ended.undone]
         wrong = list[str]()
         for _ in range(TIMES_AGAIN):
             again = [(operation, self._again(own, operation)) for operation, _ in waiting]
             wrong += [f"{operation.name} again: {ended.wrong}" for operation, ended in again if ended.wrong]
-            waiting = [(operation, ended) for operation, ended in again if ended.status]
-        return wrong, {one.name: ended.refused for one, ended in waiting if ended.refused}
+            waiting = [(operation, ended) for operation, ended in again if ended.undone]
+        return wrong, {one.name: ended.undone for one, ended in waiting}
 
     def _equals(
         self, operations: tuple[Scenario, Scenario], found: Contents, refusing: Mapping[str, str]
@@ -231,9 +251,11 @@ class _Arena:
     def _alone(self, operation: Scenario) -> tuple[Machine, list[str]]:
         if operation.name not in self.alone:
             own = self._copy(self.prepared)
-            done = _ended(_begin(own, operation, operation.program, "", "none"))
-            assert not done.wrong, f"{operation.name} alone: {done.wrong}"
-            self.alone[operation.name] = own, points(done.errors)
+            before = contents(own) | traces(own)
+            done, passed = _watched(own, operation)
+            assert (ended := done.wrong or done.undone) == "", f"{operation.name} alone: {ended}"
+            assert differences(before, contents(own) | traces(own)), f"{operation.name} alone changes nothing"
+            self.alone[operation.name] = own, points(passed)
         return self.alone[operation.name]
 
     def _order(self, operations: Sequence[Scenario]) -> Contents:
@@ -243,21 +265,44 @@ class _Arena:
             for operation in operations[1:]:
                 done = _run(own, operation, operation.program)
                 assert not done.wrong, f"{', then '.join(names)}: {operation.name}: {done.wrong}"
-                refused[operation.name] = bool(done.refused)
-            self.orders[names] = in_order(contents(own))
+                refused[operation.name] = bool(done.undone)
+            self.orders[names] = _left(own)
             self.refusing[names] = {name for name, refuses in refused.items() if refuses}
             shutil.rmtree(own.folder)
         return self.orders[names]
 
-    def _together(self, own: Machine, first: Scenario, second: Scenario) -> tuple[Ended, Ended]:
+    def _together(self, own: Machine, first: Scenario, second: Scenario) -> tuple[str, tuple[Ended, Ended]]:
+        """How both ended that began at one moment, and whether they were at work at once."""
         with ThreadPoolExecutor(2) as pool:
-            one, other = pool.map(lambda each: _run(own, each, each.program), (first, second))
-        return one, other
+            (one, passed), (other, passed_other) = pool.map(lambda each: _watched(own, each), (first, second))
+        return f"together, {overlap(times(passed), times(passed_other))}", (one, other)
+
+    def _crossed(
+        self, own: Machine, operations: tuple[Scenario, Scenario], at: tuple[str, str]
+    ) -> tuple[str, tuple[Ended, Ended]]:
+        """How both ended that were stopped, the second one first, and went on together; and whether both were in their
+        middle at once. One of them may wait for the lease of the other, or refuse."""
+        (crossing, crossed), (own_point, point) = operations, at
+        begun = [_begin(own, crossed, crossed.program, point, "stop")]
+        try:
+            if not begun[0].stopped():
+                return "", (Ended(-1, f"never reached {point}: {_ended(begun[0])}"), WORKED)
+            begun.append(_begin(own, crossing, crossing.program, own_point, "stop"))
+            met = begun[1].stopped(MEET_S)
+            begun[0].wake()
+            if met or begun[1].stopped():
+                begun[1].wake()
+            other, one = map(_ended, begun)
+        finally:
+            for program in begun:
+                program.kill()
+        how = "both in their middle" if met else f"{crossing.name} waited or refused"
+        return f"{crossed.name} stopped before `{point}`, {crossing.name} before `{own_point}`: {how}", (one, other)
 
     def _held(self, own: Machine, first: Scenario, second: Scenario, point: str) -> tuple[Ended, Ended]:
         program = _begin(own, first, first.program, point, "stop")
         if not program.stopped():
-            return Ended(-1, f"never reached {point}: {_ended(program)}"), Ended(0, "")
+            return Ended(-1, f"never reached {point}: {_ended(program)}"), WORKED
         try:
             # Its lease is over before the other begins, which else would only show that it waits.
             time.sleep(LEASE_S)
@@ -271,6 +316,19 @@ class _Arena:
             if (done := _run(own, operation, program)).status:
                 break
         return done
+
+
+def overlap(one: Sequence[float], other: Sequence[float]) -> str:
+    """Whether two programs were between their first and their last commit at once. When they passed their points."""
+    if not one or not other:
+        return "one without a commit"
+    at_once = max(min(one), min(other)) < min(max(one), max(other))
+    return "at work at once" if at_once else "one after the other"
+
+
+def _left(own: Machine) -> Contents:
+    """What two operations leave, whatever it took."""
+    return in_order(contents(own) | {name: rows for name, rows in stored(own).items() if name.split()[0] in STORES})
 
 
 def in_order(found: Contents) -> Contents:
@@ -294,11 +352,20 @@ def _placed(found: Contents) -> Contents:
 
 
 def _ended(program: Program) -> Ended:
+    return _watched_end(program)[0]
+
+
+def _watched(own: Machine, operation: Scenario) -> tuple[Ended, str]:
+    """How an operation ended, and the points that it printed."""
+    return _watched_end(_begin(own, operation, operation.program, "", "none"))
+
+
+def _watched_end(program: Program) -> tuple[Ended, str]:
     try:
         done = program.ended()
     finally:
         program.kill()
-    return Ended(done.returncode, done.stderr)
+    return Ended(done.returncode, without_points(done.stderr), done.stdout), done.stderr
 
 
 def _run(own: Machine, operation: Scenario, program: Sequence[str]) -> Ended:

@@ -35,16 +35,25 @@ _NAMED = re.compile(r"(\w+): \S")
 _OF_DAGSTER = re.compile(r"^dagster\.\S+: ", re.MULTILINE)
 _WITHIN = re.compile(r"(?:::\n\n|exception:\n)(.*)")
 """What an error of Dagster's stands around: below its own line, or below its own stack, as its cause."""
+_LEFT = re.compile(r"^\[\d+/\d+\] .* is left: .*$", re.MULTILINE)
+"""What OPTIMIZE says of a part of its work that waits for its next run."""
 _STACK = re.compile(r'^(?:Traceback |\s+at \S+\(|\s+File "|(?:[\w$]+\.)*\w+(?:Error|Exception)\b)', re.MULTILINE)
 """A line of a stack of Python's or of a JVM's, or of an error that was not raised on purpose."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program ended. errors: its standard error."""
+    """How a program ended. errors: its standard error; out: its standard output."""
 
     status: int
     errors: str
+    out: str = ""
+
+    @property
+    def undone(self) -> str:
+        """Why it has to run again: the sentence by which it refused, or by which it left some of its work."""
+        left = _LEFT.search(self.out)
+        return self.refused or (left[0] if left else "")
 
     @property
     def refused(self) -> str:

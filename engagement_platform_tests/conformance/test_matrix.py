@@ -6,6 +6,7 @@ import fnmatch
 import json
 import os
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from subprocess import CompletedProcess
 from types import SimpleNamespace
@@ -16,13 +17,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from engagement_platform.engine import schema
-from engagement_platform.engine.database import writing
+from engagement_platform.engine.database import open_engine, writing
+from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.lake import shared_session
+from engagement_platform.lake.erased import ERASE_SUBJECTS
 from engagement_platform.pii import schema as pii_schema
 from engagement_platform.pii.erasure import Erased
 from engagement_platform.pii.keys import open_pii
 from engagement_platform.pii.schema import PII_ERASED
 from engagement_platform.pipelines.games import live_ops_store
+from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS
 from engagement_platform.sources import s3_sqs_state
 from engagement_platform_tests.conformance import matrix, programs
 from engagement_platform_tests.conformance.__main__ import main
@@ -207,6 +212,12 @@ def test_every_row_of_the_stores_is_compared_without_what_an_attempt_draws(own: 
 
     before = tombstones(erased("a", 1))
     assert differences(before, tombstones(erased("a", 2))) == ""
+    store = CheckpointStore(open_engine(f"sqlite:///{own.folder / 'home' / 'stores.db'}"))
+    for job in (ERASE_SUBJECTS, INGEST_ENGAGEMENTS):
+        store.begin(Manifest(job, store.app_id(job), 0, {}, {}, datetime(2026, 11, 1, tzinfo=UTC)))
+    before = tombstones(erased("a", 1))
+    assert differences(before, tombstones(erased("a", 2))) == "", "how many calls an erasure took does not count"
+    assert "'batches_before': 1" in differences(before, tombstones(erased("a", 3)))
     assert "pii_erased of the stores" in differences(before, tombstones())
     assert "pii_erased of the stores" in differences(before, tombstones(erased("b", 1)))
 
@@ -273,13 +284,13 @@ def test_every_operation_races_every_other_and_itself_once() -> None:
     assert asked == {frozenset({"vacuum"}), frozenset({"restore", "erase"}), frozenset({"erase", "ingest"})}
 
 
-def test_with_as_many_seeds_as_a_function_has_points_each_is_taken_once_and_each_function_every_time() -> None:
-    functions = {"a.B.append": 4, "a.record": 6, "a.c": 2}
+def test_with_as_many_seeds_as_a_commit_has_points_each_is_taken_once_and_each_table_of_a_function_every_time() -> None:
+    commits = {"a.B.append a/b": 4, "a.B.append a/c": 2, "a.record": 6}
     passed = [
-        f"{name} table/{number // 2}:{('before', 'after')[number % 2]}"
-        for name, of in functions.items()
+        f"{name}{f' #{number // 2 + 1}' * (number > 1)}:{('before', 'after')[number % 2]}"
+        for name, of in commits.items()
         for number in range(of)
     ]
     taken = [one_of_each(passed, seed) for seed in range(6)]
-    assert all([point.split()[0] for point in each] == list(functions) for each in taken)
+    assert all([point.partition(":")[0].partition(" #")[0] for point in each] == list(commits) for each in taken)
     assert {point for each in taken for point in each} == set(passed)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from engagement_platform_tests.conformance import races
-from engagement_platform_tests.conformance.races import OPERATIONS, TIMES_AGAIN, _Arena, in_order
+from engagement_platform_tests.conformance.disturbed import points, times, without_points
+from engagement_platform_tests.conformance.races import OPERATIONS, TIMES_AGAIN, _Arena, in_order, overlap
 from engagement_platform_tests.conformance.refusals import REFUSALS, Ended
 from engagement_platform_tests.docs.pages import error_names
 from engagement_platform_tests.ingestion.test_whole_path import Machine
@@ -110,6 +112,71 @@ def test_what_refuses_to_the_end_refuses_also_in_the_order_that_leaves_the_same(
     assert arena._equals((ingest, apply), {"a": ["2"]}, refusing)[0] == ""
     # As when ingest had two batches, and apply came between them.
     assert arena._equals((ingest, apply), {"a": ["3"]}, {})[0] == "ingest, apply, ingest"
+
+
+@pytest.mark.parametrize(
+    ("out", "undone"),
+    [
+        ("[1/2] engagement/data (all of it): 4 → 1 files, 4 KB → 2 KB, 1.0 s\n", ""),
+        (
+            "[1/2] a/b (all of it): 4 → 1 files\n[2/2] a/c day=1 is left: ingest@1 batch 2 is unfinished\n",
+            "[2/2] a/c day=1 is left: ingest@1 batch 2 is unfinished",
+        ),
+    ],
+)
+def test_an_operation_that_left_some_of_its_work_has_to_run_again(out: str, undone: str) -> None:
+    assert (Ended(0, "", out).undone, Ended(0, "", out).wrong) == (undone, "")
+    assert REFUSED.undone == REFUSED.refused
+
+
+def test_programs_are_at_work_at_once_where_each_has_a_commit_before_the_last_one_of_the_other() -> None:
+    printed = "point: 3.250 lake.lake.Lake.append a/b:before\nWaiting: a lease\npoint: 4.500 a.record #2:after\n"
+    assert (points(printed), times(printed)) == (["lake.lake.Lake.append a/b:before", "a.record #2:after"], [3.25, 4.5])
+    assert without_points(printed) == "Waiting: a lease\n"
+    assert overlap([1.0, 3.0], [2.0, 4.0]) == overlap([1.0, 9.0], [2.0, 3.0]) == "at work at once"
+    assert overlap([1.0, 2.0], [2.0, 3.0]) == "one after the other"
+    assert overlap([], [2.0, 3.0]) == "one without a commit"
+
+
+class Crossing:
+    """A program that comes to its point, at once or when the other one goes on, or never; it ends once it is awake."""
+
+    def __init__(self, *stopped: bool) -> None:
+        self.answers, self.awake = list(stopped), stopped == (False, False)
+
+    def stopped(self, _within_s: float | None = None) -> bool:
+        return self.answers.pop(0)
+
+    def wake(self) -> None:
+        self.awake = True
+
+    def kill(self) -> None:
+        pass
+
+    def ended(self) -> CompletedProcess[str]:
+        assert self.awake, "it stands for ever"
+        return CompletedProcess("", 0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("crossing", "how"),
+    [
+        (Crossing(True), "both in their middle"),
+        (Crossing(False, True), "apply waited or refused"),
+        (Crossing(False, False), "apply waited or refused"),
+    ],
+)
+def test_of_two_that_cross_it_is_told_whether_both_were_in_their_middle_and_none_stands_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, crossing: Crossing, how: str
+) -> None:
+    begun = iter([Crossing(True), crossing])
+    monkeypatch.setattr(races, "_begin", lambda *_: next(begun))
+    ingest, apply, *_ = OPERATIONS
+    timing, both = _Arena(Machine(tmp_path, {}))._crossed(
+        Machine(tmp_path, {}), (apply, ingest), ("a:before", "b:before")
+    )
+    assert timing == f"ingest stopped before `b:before`, apply before `a:before`: {how}"
+    assert both == (Ended(0, ""), Ended(0, ""))
 
 
 def test_every_refusal_is_an_error_of_the_product_and_a_batch_that_failed_is_none() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.footprint import MEGABYTE, descendants
+from engagement_platform.local.process import Child, Supervisor
 from engagement_platform_tests.conformance.soak import (
     Quarter,
     collecting,
@@ -23,6 +24,7 @@ from engagement_platform_tests.conformance.soak import (
     over,
     processes_of,
     quarters,
+    restarts,
     verdict,
 )
 
@@ -44,6 +46,11 @@ from engagement_platform_tests.conformance.soak import (
         ("backlog", [100.0, 300.0, 900.0, 1100.0], ""),
         ("lake, MB", [10.0, 20.0, 30.0, 40.0], "as what arrives"),
         ("lake, MB", [10.0, 20.0, 40.0, 80.0], ""),
+        ("lake, MB", [5.0, 10.0, 20.0, 35.0], ""),
+        ("lake, MB", [84.4, 183.5, 285.6, 388.0], "as what arrives"),
+        ("rows of batches", [600.0, 1200.0, 1500.0, 1600.0], "level"),
+        ("rows of batches", [600.0, 1200.0, 1800.0, 2400.0], ""),
+        ("other rows of the stores", [600.0, 1200.0, 1800.0, 2400.0], "as what arrives"),
         ("broker, MB", [386.1, 395.1, 404.3, 430.5], ""),
     ],
 )
@@ -108,6 +115,17 @@ def test_a_run_of_a_night_that_did_not_succeed_or_never_ended_fails_the_soak() -
     assert of_nights([], under_way.values(), 1) == "no run of a night has ended"
 
 
+def test_a_process_that_had_to_be_started_again_fails_the_soak(tmp_path: Path) -> None:
+    events = list[str]()
+    supervisor = Supervisor(tmp_path, events.append)
+    try:
+        supervisor._died(Child("broker", ["true"], lambda: True), 9, 4.0)
+    finally:
+        supervisor.stop()
+    assert restarts("\n".join(events)) == "processes of `up` were restarted: 1"
+    assert restarts("produced 10  landed 10\n") == ""
+
+
 def test_what_goes_while_a_home_is_measured_is_left_out(tmp_path: Path) -> None:
     for name, size in {
         "lake/a/_delta_log/0.json": 1, "lake/a/_delta_log/1.checkpoint.parquet": 2, "lake/a/day=1/part.parquet": 4,
@@ -119,10 +137,18 @@ def test_what_goes_while_a_home_is_measured_is_left_out(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"." * size)
     (tmp_path / "dagster/history/gone.db-wal").symlink_to(tmp_path / "nothing")
+    (tmp_path / "stores.db").unlink()
+    with closing(sqlite3.connect(tmp_path / "stores.db")) as stores, stores:
+        stores.executescript("CREATE TABLE batch (n); CREATE TABLE lease (n); CREATE TABLE pii_key (n);")
+        stores.executescript(
+            "INSERT INTO batch VALUES (1), (2); INSERT INTO lease VALUES (1); INSERT INTO pii_key SELECT 1"
+        )
+    size = (tmp_path / "stores.db").stat().st_size
     found = {name: figure * MEGABYTE if name.endswith("MB") else figure for name, figure in kept(tmp_path).items()}
     assert found == {
-        "data files": 1, "files of table logs": 2, "lake, MB": 7, "stores, MB": 192, "Dagster's databases, MB": 8,
-        "Dagster's ticks, MB": 1024,
+        "data files": 1, "files of table logs": 2, "lake, MB": 7, "stores, MB": 128 + size,
+        "Dagster's databases, MB": 8, "Dagster's ticks, MB": 1024,
+        "rows of batches": 2, "other rows of the stores": 2,
         "logs, MB": 256, "broker, MB": 512, "logs of runs, files": 1, "ingest server, files": 2,
         "scratch of Spark, files": 0, "all else in the home, files": 1, "all else in the home, MB": 32 + 3 + 5 + 7,
     }  # fmt: skip
