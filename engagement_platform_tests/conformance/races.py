@@ -230,7 +230,7 @@ class _Arena:
         differing = [f"{name} refuses still: {said}" for name, said in refusing.items()]
         for order in ((one, other), (other, one), (one, other, one), (other, one, other)):
             names = tuple(operation.name for operation in order)
-            difference = differences(self._order(order), found)
+            difference = unlike(self._order(order), found)
             if not difference and set(refusing) == self.refusing[names]:
                 return ", ".join(names), ""
             differing.append(f"unlike {', then '.join(names)}: {difference or 'refuses otherwise'}")
@@ -336,13 +336,23 @@ def in_order(found: Contents) -> Contents:
     theirs.
 
     Of notifications among those of their own table, since what becomes of a row goes by those of all others: a batch
-    that has drawn its sequence and waits has one below that of another which comes before it. A table that somebody
-    made who then refused has no row and counts as none.
+    that has drawn its sequence and waits has one below that of another which comes before it.
     """
-    empty = {name for name, rows in found.items() if not rows}
-    made = {name: rows for name, rows in found.items() if name.removeprefix(_PROPERTIES) not in empty}
-    notifications = {NOTIFICATION.name: made.pop(NOTIFICATION.name, [])}
-    return _placed(made) | {name: rows for name, rows in _placed(notifications).items() if rows}
+    others = {name: rows for name, rows in found.items() if name != NOTIFICATION.name}
+    return _placed(others) | _placed({name: rows for name, rows in found.items() if name not in others})
+
+
+def unlike(expected: Contents, found: Contents) -> str:
+    """What is not as expected. A table that somebody made who then refused has no row and counts as none."""
+    made = [
+        {name for name, rows in one.items() if rows or name in other}
+        for one, other in ((expected, found), (found, expected))
+    ]
+    kept = (
+        {name: rows for name, rows in one.items() if name.removeprefix(_PROPERTIES) in names}
+        for one, names in zip((expected, found), made, strict=True)
+    )
+    return differences(*kept)
 
 
 def _placed(found: Contents) -> Contents:

@@ -9,7 +9,7 @@ import pytest
 
 from engagement_platform_tests.conformance import races
 from engagement_platform_tests.conformance.disturbed import points, times, without_points
-from engagement_platform_tests.conformance.races import OPERATIONS, TIMES_AGAIN, _Arena, in_order, overlap
+from engagement_platform_tests.conformance.races import OPERATIONS, TIMES_AGAIN, _Arena, in_order, overlap, unlike
 from engagement_platform_tests.conformance.refusals import REFUSALS, Ended
 from engagement_platform_tests.docs.pages import error_names
 from engagement_platform_tests.ingestion.test_whole_path import Machine
@@ -216,4 +216,8 @@ def test_of_a_notification_the_order_among_notifications_counts() -> None:
 def test_a_table_without_rows_counts_as_none() -> None:
     made = {"layout/restore": [], "properties of layout/restore": ["('delta.appendOnly', 'true')"]}
     others = {"engagement/alias": ["{}"], "properties of engagement/alias": ["()"], "batches": ["one"]}
-    assert in_order({**made, **others}) == in_order(others) == others
+    assert unlike({**made, **others}, others) == unlike(others, {**made, **others}) == ""
+    # One that both have counts, also where it has lost its rows or is left open.
+    opened = {**made, "properties of layout/restore": ["('delta.appendOnly', 'false')"]}
+    assert "properties of layout/restore" in unlike({**made, **others}, {**opened, **others})
+    assert "engagement/alias: 0 instead of 1" in unlike(others, {**others, "engagement/alias": []})
