@@ -138,9 +138,13 @@ class Lake:
         for column in missing:
             # Where the contract has it: an attribute of an entity comes with a version, in another place.
             added = f"{contract.declared([column])} {table.place_of(column)}"
-            # When, first: who ends between the two adds the column with the next call, and sets the time anew.
-            self.set_property(table, f"{_ADDED}{column.name}", utc_now().isoformat())
             with self._writing(table):
+                now = log.describe(self.uri(table))
+                if now is not None and column.name in now.columns:
+                    # Of another process, which has set the time, too.
+                    continue
+                # When, first: who ends between the two adds the column with the next call, and sets the time anew.
+                self._set(table, f"{_ADDED}{column.name}", utc_now().isoformat())
                 self.spark.sql(f"ALTER TABLE {self.sql_name(table)} ADD COLUMNS ({added})").collect()
 
     def added(self, table: Table) -> dict[str, datetime]:
@@ -229,8 +233,10 @@ class Lake:
         found = log.describe(self.uri(table))
         if found is not None and found.properties.get(key) != value:
             with self._writing(table):
-                statement = f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('{key}' = '{value}')"
-                self.spark.sql(statement).collect()
+                self._set(table, key, value)
+
+    def _set(self, table: Table, key: str, value: str) -> None:
+        self.spark.sql(f"ALTER TABLE {self.sql_name(table)} SET TBLPROPERTIES ('{key}' = '{value}')").collect()
 
     @contextmanager
     def _writing(self, table: Table) -> Iterator[None]:

@@ -350,6 +350,7 @@ HELPERS = frozenset(
         "engine.durable_files.write_durably",
         "engine.stores._alone",
         "lake.driver_lease.LeaseObject._call",
+        "lake.lake.Lake._set",
         "lake.lake.save_under",
         "sources.s3_sqs_queue.Queue._by_tens",
         "sources.s3_sqs_queue.Queue._call",

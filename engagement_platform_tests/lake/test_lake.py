@@ -183,14 +183,14 @@ def test_columns_that_a_call_had_not_added_where_it_ended_come_with_the_next(
     wider = replace(table, columns=(*table.columns, Column("one", "long", "New."), Column("two", "long", "New, too.")))
     evolving = Lake(lake.spark, lake.settings.model_copy(update={"layout": LayoutSettings(evolve=True)}))
 
-    set_property = Lake.set_property
+    seen, set_time = log.describe(lake.uri(table)), Lake._set
 
     def ends(*given: Any) -> None:
-        set_property(*given)
+        set_time(*given)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Lake, "set_property", ends)
+        patched.setattr(Lake, "_set", ends)
         with pytest.raises(KeyboardInterrupt):
             evolving.ensure(wider)
     ended = datetime.now(UTC)
@@ -198,6 +198,9 @@ def test_columns_that_a_call_had_not_added_where_it_ended_come_with_the_next(
     lake.ensure(wider)
     added = lake.added(wider)
     assert ended < added["one"] < added["two"], "rows from before the time lack the column"
+    assert seen is not None
+    evolving._compare(wider, seen)
+    assert lake.added(wider) == added, "a process that saw the table before it had them leaves their times as they are"
     assert rows_of(lake, wider) == [("org", "a", 1, "old", None, None)]
 
 
