@@ -21,7 +21,7 @@ from engagement_platform.engine.database import utc_now
 from engagement_platform.engine.job import BatchFailed, Callbacks
 from engagement_platform.erasing.job import Eraser, tables, versions
 from engagement_platform.erasing.purge import purge_now
-from engagement_platform.erasing.rewrites import PLACE, Rewrite, as_tombstones, refused_naming, rewrites
+from engagement_platform.erasing.rewrites import PLACE, Rewrite, as_tombstones, may_be_of, refused_naming, rewrites
 from engagement_platform.erasing.subject_lookup import SubjectIds, SubjectLookup, distinct
 from engagement_platform.lake import log, scan
 from engagement_platform.lake.arrow import table_of
@@ -175,7 +175,7 @@ class SubjectTables(Tables):
         named = refused_naming(
             (row for batch in batches for row in batch.to_pylist()),
             [subject.id],
-            lambda texts: subject.game in (None, texts.get("game_id", subject.game)),
+            lambda texts: subject.game is None or may_be_of(texts, "game_id", (subject.game,)),
         )
         if place == PLACE:
             return as_tombstones(table, named), len(named)

@@ -6,7 +6,7 @@ and aliases change when nothing of the person depends on them any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -150,13 +150,13 @@ def _quarantine(found: SubjectLookup) -> Rewrite:
     # Of all organizations: what is refused is little, and its organization may be unreadable.
     rows = found.find(QUARANTINE, (*PLACE, "key", "value"), {}).to_pylist()
     refused = refused_naming(
-        rows, found.subject_ids.ids, lambda texts: not within or texts.get("organization_id", within[0]) in within
+        rows, found.subject_ids.ids, lambda texts: not within or may_be_of(texts, "organization_id", within)
     )
     return as_tombstones(QUARANTINE, refused)
 
 
 def refused_naming(
-    rows: Iterable[Mapping[str, Any]], ids: Iterable[str], is_asked: Callable[[Mapping[str, str]], bool]
+    rows: Iterable[Mapping[str, Any]], ids: Iterable[str], is_asked: Callable[[Mapping[str, Sequence[str]]], bool]
 ) -> list[Mapping[str, Any]]:
     """Refused records that name one of the ids. is_asked: whether the texts of one allow that it is to be erased."""
     patterns = [naming(Subject(id_, "")) for id_ in ids]
@@ -166,6 +166,11 @@ def refused_naming(
         if is_asked(texts_of(row["value"]))
         and any(is_named(pattern, row.get(name)) for pattern in patterns for name in ("key", "value"))
     ]
+
+
+def may_be_of(texts: Mapping[str, Sequence[str]], name: str, among: Collection[str]) -> bool:
+    """Whether a field of a refused record has one of these values, or none that can be read."""
+    return name not in texts or not set(texts[name]).isdisjoint(among)
 
 
 def as_tombstones(quarantine: Table, refused: Iterable[Mapping[str, Any]]) -> Rewrite:

@@ -5,8 +5,10 @@ Who is erased is asked of `pii.tombstones`, by id and never by record; erasing w
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, TypeGuard
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -17,6 +19,7 @@ from engagement_platform.pii.tombstones import ANYWHERE, ENGAGEMENT, PERSON, Tom
 from engagement_platform.pipelines.engagements.schema import COORDINATES_DDL, arrow_schema
 from engagement_platform.pipelines.parts import COORDINATES, kept
 from engagement_platform.sources.messages import Reason
+from engagement_platform.sources.strict_json import Doubled, read_loosely
 
 Named = Mapping[str, Sequence[str]]
 """Kind of tombstone -> columns that may name one."""
@@ -84,11 +87,12 @@ def mentions(
         for batch in batches:
             found = []
             for row in batch.to_pylist():
-                fields = row if row["reason_code"] is None else texts_of(row["value"], aliases)
-                within = fields.get(_ORGANIZATION) if _ORGANIZATION in row else ANYWHERE
-                place = {**{at: row[at] for at in COORDINATES}, "within": within}
+                texts = _of_row(row) if row["reason_code"] is None else texts_of(row["value"], aliases)
+                # Of several organizations nobody knows which is meant.
+                [within] = texts.get(_ORGANIZATION, ()) if len(texts.get(_ORGANIZATION, ())) == 1 else [None]
+                place = {**{at: row[at] for at in COORDINATES}, "within": within if _ORGANIZATION in row else ANYWHERE}
                 for kind, columns in named.items():
-                    ids = [fields[name] for name in columns if fields.get(name) is not None]
+                    ids = chain.from_iterable(texts.get(name, ()) for name in columns)
                     found += [{**place, "kind": kind, "id": id_} for id_ in ids]
             yield pa.RecordBatch.from_pylist(found, _MENTION)
 
@@ -108,12 +112,30 @@ def erased_among(ids: pa.Table, tombstones: Tombstones) -> pa.Table:
     return pa.Table.from_pylist(gone, pa.schema([_MENTION.field(name) for name in _ID]))
 
 
-def texts_of(value: bytes | None, aliases: Mapping[str, str] = NO_ALIASES) -> Mapping[str, str]:
-    """The texts of the object that a record is; empty where it is none, or no JSON. For records that were refused."""
+def texts_of(value: bytes | None, aliases: Mapping[str, str] = NO_ALIASES) -> Mapping[str, Sequence[str]]:
+    """The texts of the object that a record is, several of a field that stands twice, be it by another spelling; empty
+    where it is none, or no JSON. For records that were refused.
+
+    Without texts that are not Unicode: no id is, and Arrow takes none.
+    """
     try:
-        record = json.loads(value or b"")
+        record = read_loosely(value or b"")
     except (ValueError, RecursionError):
         return {}
-    texts = {name: of for name, of in record.items() if isinstance(of, str)} if isinstance(record, dict) else {}
-    # A field under its own name goes before another spelling of it.
-    return {aliases[name]: of for name, of in texts.items() if name in aliases} | texts
+    texts: dict[str, list[str]] = defaultdict(list)
+    for name, of in record.items() if isinstance(record, dict) else ():
+        every = [each for each in (of.values if isinstance(of, Doubled) else [of]) if _is_unicode(each)]
+        for meant in {name, aliases.get(name, name)} if every else ():
+            texts[meant] += every
+    return texts
+
+
+def _of_row(row: Mapping[str, Any]) -> dict[str, list[str]]:
+    return {name: [of] for name, of in row.items() if of is not None}
+
+
+def _is_unicode(value: object) -> TypeGuard[str]:
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -107,6 +108,30 @@ def test_a_refused_record_that_spells_fields_otherwise_is_looked_into_as_well() 
     spelled = {"OrgId": "organization_id", "Who": "person_id"}
     assert named_erased(table, somebody, **spelled) == [0]
     assert named_erased(table, elsewhere, **spelled) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "is_about"),
+    [
+        (b'{"organization_id":"o","person_id":"\\ud800"}', False),
+        (b'{"organization_id":"o","person_id":"\xed\xa0\x80"}', False),
+        (b'{"organization_id":"\\ud800","person_id":"a"}', True),
+        (b'{"organization_id":"o","person_id":"a","person_id":"x"}', True),
+        (b'{"organization_id":"p","organization_id":"o","person_id":"a"}', True),
+        (b'{"organization_id":"p","organization_id":"q","person_id":"a"}', True),
+        (b'{"organization_id":"o","Who":"a","person_id":"x"}', True),
+        (b'{"organization_id":"o","person_id":"a","n":' + b"9" * 5_000 + b"}", True),
+        (b'{"organization_id":"p","person_id":"a"}', False),
+        (b"[" * 100_000, False),
+        (b"", False),
+    ],
+)
+def test_whatever_a_refused_record_is_it_stops_no_batch_and_its_person_is_found_where_json_can_say_one(
+    value: bytes, is_about: bool
+) -> None:
+    table = pa.Table.from_pylist([{**record(0, "o", "a", "e", True), "value": value}], schema=SCHEMA)
+    somebody = Graves(frozenset({("o", "a")}), frozenset())
+    assert named_erased(table, somebody, Who="person_id") == [0] * is_about
 
 
 def test_who_is_erased_leaves_a_place_and_a_reason_and_others_are_as_they_were(
