@@ -18,7 +18,7 @@ import dagster as dg
 from engagement_platform.alerting.alerts import NOTHING_SENT, Alerts
 from engagement_platform.alerting.model import Alert, Severity, State
 from engagement_platform.defs.evaluations import CheckResult, as_code, newest_results
-from engagement_platform.defs.sensors import Answer, sensor
+from engagement_platform.defs.sensors import Answer, own_runs, sensor
 from engagement_platform.engine.database import open_engine
 from engagement_platform.settings import Settings
 
@@ -79,13 +79,19 @@ def news_of_check(check: dg.AssetCheckKey, result: CheckResult) -> News:
     return Alert(check_key(check), severity, f"{table}: {check.name} failed", body, CHECK, began, labels)
 
 
-def news_of_runs(instance: dg.DagsterInstance, seen: RunsSeen) -> tuple[dict[str, News], RunsSeen]:
-    """How the newest run of each job went, of those that ended since the last look; and what has been seen by now."""
-    since, known = seen.until, set(seen.ids)
+def news_of_runs(
+    instance: dg.DagsterInstance, seen: RunsSeen, now: datetime, ours: Mapping[str, str] | None = None
+) -> tuple[dict[str, News], RunsSeen]:
+    """How the newest run of each job went, of those that ended since the last look; and what has been seen by now.
+
+    ours: tags of the runs that are looked at; None: of all.
+    """
+    # Not beyond now: a run that ended by a clock that was ahead would hide all others until then.
+    since, known = min(seen.until, now), set(seen.ids)
     lately = {run: at for run, at in seen.ids.items() if at > since - LATE}
     # An end may be written later than one that was earlier: by another machine, or to a database that was busy.
     statuses = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
-    ended = dg.RunsFilter(statuses=statuses, updated_after=(since - LATE).replace(tzinfo=None))
+    ended = dg.RunsFilter(statuses=statuses, updated_after=(since - LATE).replace(tzinfo=None), tags=ours)
     news: dict[str, News] = {}
     most = RUNS_AT_ONCE + len(known)
     for record in instance.get_run_records(ended, most, order_by="update_timestamp", ascending=True):
@@ -95,7 +101,7 @@ def news_of_runs(instance: dg.DagsterInstance, seen: RunsSeen) -> tuple[dict[str
             # It came after those that were written late, and has been looked at.
             news.pop(key, None)
             continue
-        since, lately[run.run_id] = max(since, at), at
+        since, lately[run.run_id] = min(max(since, at), now), at
         name = key.partition("/")[2]
         if run.status is dg.DagsterRunStatus.SUCCESS:
             news[key] = f"A later run of {name} succeeded."
@@ -165,7 +171,7 @@ def send_alerts(context: dg.SensorEvaluationContext, settings: Settings) -> Answ
     gone = {one.alert.key for one in alerts.standing() if one.alert.source == CHECK} - checks.keys()
     news |= dict.fromkeys(gone, "There is no such check any more.")
     ends = RunsSeen.read(seen["runs"]) if "runs" in seen else RunsSeen(now - FIRST_LOOK_BACK)
-    of_runs, ends = news_of_runs(context.instance, ends)
+    of_runs, ends = news_of_runs(context.instance, ends, now, own_runs(context))
     words, kept = record_news(alerts, {**news, **of_runs})
     if not kept:
         return dg.SkipReason(f"{words} The stores did not take all of them; the next tick tries again.")

@@ -16,7 +16,8 @@ LOCATION = "engagement_platform"
 """Name of the code location, as in `workspace.yaml`."""
 # Dagster's own tags of runs; it offers no other filter for a location, nor for what launched one.
 SENSOR = "dagster/sensor_name"
-OURS = {".dagster/repository": f"__repository__@{LOCATION}"}
+REPOSITORY = ".dagster/repository"
+OURS = {REPOSITORY: f"__repository__@{LOCATION}"}
 IN_PROGRESS = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 
 

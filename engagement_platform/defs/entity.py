@@ -17,7 +17,7 @@ import dagster as dg
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.entity_checks import checks_of, entity_results, state_of
-from engagement_platform.defs.ingestion import Drain, Ingestion
+from engagement_platform.defs.ingestion import UNBOUNDED, Drain, Ingestion
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import (
     TRIED_AGAIN,
@@ -165,6 +165,7 @@ class EntityParts:
             self.moves.dagster_job,
             selection=dg.AssetSelection.assets(self.base_asset).without_checks(),
             description="Move changes that wait into the base. Readers see no difference.",
+            tags=UNBOUNDED,
             executor_def=dg.in_process_executor,
         )
         backlog = backlog_sensor(

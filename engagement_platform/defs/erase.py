@@ -9,9 +9,10 @@ from pathlib import Path
 import dagster as dg
 from pydantic import Field
 
+from engagement_platform.defs.ingestion import UNBOUNDED
 from engagement_platform.defs.materialization_events import callbacks_of
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import UNBOUNDED, unfinished_sensor
+from engagement_platform.defs.sensors import unfinished_sensor
 from engagement_platform.lake.erased import ERASE_SUBJECTS
 
 ERASE_POOL = "erase"

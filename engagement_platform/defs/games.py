@@ -16,12 +16,12 @@ from engagement_platform.defs.backlog import Waiting
 from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.checks import FRESH, freshness_result
 from engagement_platform.defs.evaluations import cannot_tell
-from engagement_platform.defs.ingestion import Ingestion
+from engagement_platform.defs.ingestion import UNBOUNDED, Ingestion
 from engagement_platform.defs.layout import layout_definitions
 from engagement_platform.defs.live_ops import judging
 from engagement_platform.defs.materialization_events import Recorder, callbacks_of
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import UNBOUNDED, backlog_sensor, watched
+from engagement_platform.defs.sensors import backlog_sensor, watched
 from engagement_platform.defs.specs import GAMES_GROUP, SOURCES, column_schema, key_of, table_spec
 from engagement_platform.engine.job import BatchReport
 from engagement_platform.errors import PlatformError

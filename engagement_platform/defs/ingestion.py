@@ -37,6 +37,9 @@ NOT_THERE = (BrokerUnavailable, TopicMissing)
 
 CONSERVATION = "conservation"
 
+UNBOUNDED = {"dagster/max_runtime": "0"}
+"""Tag of runs that take as long as there is to do: `run_monitoring` in `dagster.yaml` does not end them."""
+
 
 class NoReread(PlatformError):
     """Days of a job were asked for that only reads on."""
@@ -199,6 +202,9 @@ class Ingestion(Drain):
             context: dg.AssetExecutionContext, config: IngestConfig, platform: Platform
         ) -> Iterator[dg.AssetCheckResult]:
             days, drains = run_plan(config.mode, partition_days(context), datetime.now(UTC).date())
+            if days:
+                # Reading again takes as long as it takes; ended in the middle, it would keep others from their tables.
+                context.instance.add_run_tags(context.run_id, UNBOUNDED)
             with platform.open(self.job) as opened:
                 recorder = Recorder(context, self.tables, opened, self.result)
                 try:

@@ -15,7 +15,7 @@ import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting, waiting
 from engagement_platform.defs.batches import Tables
-from engagement_platform.defs.ingestion import Drain
+from engagement_platform.defs.ingestion import UNBOUNDED, Drain
 from engagement_platform.defs.mutation_checks import hidden_rows
 from engagement_platform.defs.platform import Platform
 from engagement_platform.defs.sensors import TRIED_AGAIN, backlog_sensor, recent_runs, sensor, why_not
@@ -73,7 +73,7 @@ def rematerialize(context: dg.OpExecutionContext, platform: Platform) -> None:
     MOVES.run(context, platform, once=True)
 
 
-@dg.job
+@dg.job(tags=UNBOUNDED)
 def rematerialize_aliases() -> None:
     """Move conversions, deletions, patches, newer versions and names into their tables. Readers see no difference."""
     rematerialize()

@@ -11,11 +11,10 @@ from pydantic import Field
 from engagement_platform.defs.batches import Tables
 from engagement_platform.defs.engagement import DATA_POOL, ENGAGEMENT_TABLES, REQUEST_TABLES
 from engagement_platform.defs.entity import changeset_tables
-from engagement_platform.defs.ingestion import drained
+from engagement_platform.defs.ingestion import UNBOUNDED, drained
 from engagement_platform.defs.kafka_tables import stream_tables
 from engagement_platform.defs.materialization_events import Recorder, callbacks_of
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.sensors import UNBOUNDED
 from engagement_platform.engine.job import MicroBatchJob
 from engagement_platform.pipelines.declarations.declared import DeclaredEntity
 from engagement_platform.pipelines.jobs import redrive_declared, redrive_jobs, redriven_tables

@@ -8,9 +8,10 @@ from typing import Literal
 
 import dagster as dg
 
+from engagement_platform.defs.ingestion import UNBOUNDED
 from engagement_platform.defs.materialization_events import callbacks_of
 from engagement_platform.defs.platform import Opened, Platform
-from engagement_platform.defs.sensors import UNBOUNDED, unfinished_sensor
+from engagement_platform.defs.sensors import unfinished_sensor
 from engagement_platform.maintenance.rollback.plan import RESTORE_TABLES
 
 RESTORE_POOL = "restore"

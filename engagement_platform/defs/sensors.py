@@ -17,6 +17,7 @@ from typing import Any
 import dagster as dg
 
 from engagement_platform.defs.backlog import Waiting, waiting
+from engagement_platform.defs.code_server import REPOSITORY
 from engagement_platform.defs.evaluations import report_news, selected
 from engagement_platform.defs.ingestion import NOT_THERE, Drain, IngestConfig, Ingestion
 from engagement_platform.defs.platform import Platform
@@ -36,8 +37,12 @@ TRIED_AGAIN = dg.RetryPolicy(max_retries=2, delay=30, backoff=dg.Backoff.EXPONEN
 """Of maintenance and moves: a lease that another run holds, or a store that is away, is there again in a minute."""
 RETRIED = {"dagster/max_retries": "1"}
 """Tag of jobs that are launched by the clock: a run that died is launched once more."""
-UNBOUNDED = {"dagster/max_runtime": "0"}
-"""Tag of jobs that take as long as there is to do: `run_monitoring` in `dagster.yaml` does not end their runs."""
+
+
+def own_runs(context: dg.SensorEvaluationContext) -> Mapping[str, str] | None:
+    """The tag of the runs of this code location, since an instance may have others; None where it has no name."""
+    origin = context.code_location_origin
+    return {REPOSITORY: f"{context.repository_name}@{origin.location_name}"} if origin else None
 
 
 def is_automatic() -> bool:

@@ -14,6 +14,7 @@ import dagster as dg
 from engagement_platform.defs.backlog import waiting
 from engagement_platform.defs.batches import rows_table
 from engagement_platform.defs.evaluations import ERROR, WARN, cannot_tell, check_result, newest_results, selected
+from engagement_platform.defs.ingestion import UNBOUNDED
 from engagement_platform.defs.platform import Opened, Platform
 from engagement_platform.defs.sensors import Answer, Recent, recent_runs, sensor, too_soon
 from engagement_platform.defs.specs import DATA_TABLE, key_of
@@ -186,6 +187,7 @@ verify_engagements = dg.define_asset_job(
     "verify_engagements",
     selection=dg.AssetSelection.checks(*verify_tables.check_keys),
     description="Compare the tables with the topic: nothing lost, nothing doubled, all announced. Changes nothing.",
+    tags=UNBOUNDED,
     executor_def=dg.in_process_executor,
 )
 

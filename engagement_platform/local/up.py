@@ -6,6 +6,7 @@ The parts are `services`, `orchestrator` and `figures`; here is the order they a
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import threading
 import time
@@ -112,7 +113,8 @@ def run_services(
             foreground.start()
             if env_file is not None:
                 # A program that watches for the file sees it whole or not at all.
-                write_durably(env_file, "".join(f"{key}={value}\n" for key, value in variables.items()).encode())
+                written = (f"{key}={shlex.quote(value)}\n" for key, value in variables.items())
+                write_durably(env_file, "".join(written).encode())
             for key, value in variables.items():
                 console.print(f"{key}={value}", highlight=False, soft_wrap=True)
             if services.aws:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from engagement_platform.settings.section import GIB, KIB, MIB, Section
+from engagement_platform.settings.section import GIB, KIB, MIB, Duration, Section
 
 
 class GamesSettings(Section):
@@ -29,16 +29,16 @@ class GamesSettings(Section):
     max_bytes: int = Field(16 * MIB, ge=1)
     """Most bytes of objects in one batch, as they lie in the bucket; a larger one makes a batch alone. JSON lines are
     about ten times as large unpacked."""
-    max_lateness: timedelta = timedelta(days=7)
+    max_lateness: Duration = timedelta(days=7)
     """Events further back than this when their object arrived are quarantined as `late`. With it the partitions that a
     batch writes, and so its files, are bounded."""
-    max_ahead: timedelta = timedelta(hours=1)
+    max_ahead: Duration = timedelta(hours=1)
     """Events further ahead than this when their object arrived are quarantined as `future`: clocks of devices are
     wrong."""
-    duplicate_window: timedelta = timedelta(hours=1)
+    duplicate_window: Duration = timedelta(hours=1)
     """Two events of a type with one event_id are the same, and the second is dropped, when their times are at most so
     far apart. A sender that repeats an event repeats its time as well; the window is for those that stamp it anew."""
-    visibility: timedelta = timedelta(minutes=5)
+    visibility: Duration = timedelta(minutes=5)
     """How long a message stays with a run that has received it; prolonged while the run lives. After a crash it takes
     so long until SQS hands it out again, to no harm."""
 
@@ -46,7 +46,7 @@ class GamesSettings(Section):
 class LiveOpsSettings(Section):
     """When the figures of a game are worth an alert. How they are compared is in docs/alerts.md."""
 
-    watch: timedelta = timedelta(hours=2)
+    watch: Duration = timedelta(hours=2)
     """After a change of live-ops, figures are judged more strictly for so long."""
     change_drop: float = Field(0.2, gt=0, lt=1)
     """After a change: a smaller drop below the expected figure raises no alert."""
@@ -60,19 +60,19 @@ class LiveOpsSettings(Section):
     silence_events: float = Field(30.0, gt=0)
     """A game is silent when nothing came for so long that so many events were expected. With Poisson's chances that is
     one false alarm in 10^13 looks; games are not that regular."""
-    shortest_silence: timedelta = timedelta(minutes=3)
+    shortest_silence: Duration = timedelta(minutes=3)
     """A shorter silence raises no alert: a delivery that is late by a minute or two is no outage."""
-    delay: timedelta = timedelta(minutes=2)
+    delay: Duration = timedelta(minutes=2)
     """How long events take from a device to a table. A minute is judged when events were ingested so long after it;
     judged earlier, a minute whose events are still coming looks like a drop. (A guess: batches of some seconds after
     objects of a minute.)"""
-    patience: timedelta = timedelta(minutes=15)
+    patience: Duration = timedelta(minutes=15)
     """When no game sends anything, time goes on by this machine's clock, so long behind it, so that silence of the only
     game raises an alert, too. A pause of ingestion that is longer looks like silence of all."""
-    players_open: timedelta = timedelta(days=1)
+    players_open: Duration = timedelta(days=1)
     """Who was there in a minute is kept for so long. What comes later than that adds to all figures of its minute but
     `players`. 100,000 players of a minute's figures take about 10 MB (a guess)."""
-    poll: timedelta = timedelta(seconds=5)
+    poll: Duration = timedelta(seconds=5)
     """How often `live-ops run --follow` looks at the figures."""
     automatic: bool = False
     """Whether the runs that ingest events of games judge them, too, at most once a minute, and Dagster's sensor
@@ -102,7 +102,7 @@ class IngestServerSettings(Section):
     <home>/ingest/spool."""
     segment_bytes: int = Field(8 * MIB, ge=1)
     """A segment of the spool, which makes one object, is closed at this size before compression."""
-    segment_age: timedelta = timedelta(seconds=60)
+    segment_age: Duration = timedelta(seconds=60)
     """A segment is closed at this age, and at the end of the hour. Shorter: events are queryable sooner, from more and
     smaller objects (Firehose's own default is 300 s)."""
     max_spool_bytes: int = Field(2 * GIB, ge=1)
@@ -127,7 +127,7 @@ class IngestServerSettings(Section):
     max_values: int = Field(1000, ge=4)
     """An event with more values is refused: declared ones are looked for in all others. A body with more brackets and
     commas than `max_events` such events have is not read: 413."""
-    max_ahead: timedelta = timedelta(days=1)
+    max_ahead: Duration = timedelta(days=1)
     """An event from further ahead of the server's clock is refused."""
     rate_events: float = Field(5_000, gt=0)
     """Events a second that a game may send for long; beyond, 429 with Retry-After."""
@@ -138,7 +138,7 @@ class IngestServerSettings(Section):
     Counted while a body is read, also one that is turned away."""
     burst_bytes: int = Field(32 * MIB, ge=1)
     """Bytes that a game may send at once after a pause."""
-    key_refresh: timedelta = timedelta(seconds=5)
+    key_refresh: Duration = timedelta(seconds=5)
     """A new or revoked key is known to the server after so long."""
     refused_for: timedelta = Field(timedelta(days=30), gt=timedelta(0))
     """Refused events are kept, encrypted, for so long."""
@@ -147,10 +147,10 @@ class IngestServerSettings(Section):
     counted anew at each start. What comes beyond is refused and answered for, but not kept."""
     retry_after: timedelta = Field(timedelta(seconds=5), gt=timedelta(0))
     """Pause before a sink that failed is tried again; doubled up to 60 s."""
-    stop_after: timedelta = Field(timedelta(0), ge=timedelta(0))
+    stop_after: Duration = timedelta(0)
     """When it is asked to stop, /readyz says 503 at once, and connections are refused only so long after: what sends
     requests here has seen it by then. Three of its looks, such as PT15S; a second signal ends the wait."""
-    stop_within: timedelta = timedelta(seconds=10)
+    stop_within: Duration = timedelta(seconds=10)
     """When it is asked to stop, the server delivers what is in the spool for at most so long; the rest is delivered by
     its next start."""
 

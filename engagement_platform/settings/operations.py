@@ -7,13 +7,13 @@ from typing import Literal
 
 from pydantic import Field, SecretStr
 
-from engagement_platform.settings.section import Section
+from engagement_platform.settings.section import Duration, Section
 
 SeverityName = Literal["info", "warning", "error"]
 
 
 class QualitySettings(Section):
-    freshness: timedelta = timedelta(minutes=5)
+    freshness: Duration = timedelta(minutes=5)
     """The freshness check fails when the oldest message that waits is older than this."""
 
 
@@ -27,15 +27,15 @@ class AlertingSettings(Section):
     """Alerts of other severities are kept and listed, and not sent."""
     mute: list[str] = Field(default_factory=list)
     """Patterns of keys, as in file names (`check/*/layout`), whose alerts are kept and not sent."""
-    dedupe: timedelta = timedelta(hours=1)
+    dedupe: Duration = timedelta(hours=1)
     """An alert that goes on is sent again at most once in so long; one that gets worse at once."""
-    settle: timedelta = timedelta(minutes=2)
+    settle: Duration = timedelta(minutes=2)
     """A recovery is sent when it has lasted so long. What fails again before that goes on as one alert: a check at its
     limit would otherwise send two messages a minute (sensors look every 30 s)."""
     per_minute: int = Field(10, ge=1)
     """Most messages a minute to each URL. What is more is summed up in the last one. Slack takes one a second (a guess
     at what people take)."""
-    timeout: timedelta = timedelta(seconds=10)
+    timeout: Duration = timedelta(seconds=10)
     """How long a URL may take to connect, and to answer. Sending goes on beside everything else, so this delays no run;
     Apprise itself spaces messages to some services by up to 5.5 s."""
 
@@ -43,20 +43,20 @@ class AlertingSettings(Section):
 class ConsumerSettings(Section):
     """How long a consumer of changes may be behind, and what is kept for it meanwhile."""
 
-    max_lag: timedelta = timedelta(hours=1)
+    max_lag: Duration = timedelta(hours=1)
     """The check `consumers_keep_up` warns when the oldest change that a consumer has not read is older."""
-    keep_for: timedelta = timedelta(days=7)
+    keep_for: Duration = timedelta(days=7)
     """What a consumer has yet to read is kept from VACUUM until it has committed nothing for so long; from then on its
     next read may be refused, with the advice to take a snapshot. One that nobody runs any more would otherwise keep
     files for ever."""
-    poll: timedelta = timedelta(seconds=1)
+    poll: Duration = timedelta(seconds=1)
     """How often `consume --follow` looks for new changes; one small request."""
 
 
 class DagsterSettings(Section):
     owners: list[str] = Field(default_factory=lambda: ["team:engagement-platform"])
     """Owners of all assets, each an address or team:NAME."""
-    overdue_after: timedelta = Field(timedelta(days=1), gt=timedelta(0))
+    overdue_after: timedelta = Field(timedelta(days=1), ge=timedelta(minutes=1))
     """A table of engagements or profiles that was not materialized for so long is overdue in the UI: Dagster's own
     freshness policy. Whether messages wait is the check `fresh`."""
     automation: Literal["running", "stopped"] = "stopped"
@@ -66,7 +66,7 @@ class DagsterSettings(Section):
     """Whether one run drains for all pipelines that ship, by turns in one process, or one run for each. On one machine
     the one run is cheaper, and `engagement-platform up` sets it; runs for each use several machines. Decides which
     sensors are loaded as running; jobs of both kinds can always be launched."""
-    report_interval: timedelta = timedelta(minutes=5)
+    report_interval: Duration = timedelta(minutes=5)
     """How often a run that drains for long records an event of each asset, with the sums of its batches: a
     materialization at most once in `health.check_pause`, an observation in between. Events of each batch would fill
     Dagster's database."""
@@ -78,6 +78,6 @@ class DagsterSettings(Section):
     prod/ENGAGEMENT_PLATFORM_STORES__URL; what is before the last / is free. Dagster's processes fetch them when they
     load the definitions, and they win over variables: reload the code location after a rotation. Other commands take
     variables only."""
-    retention: timedelta = Field(timedelta(days=14), ge=timedelta(0))
+    retention: Duration = timedelta(days=14)
     """How long Dagster's database keeps runs that have ended, their events and the results of checks; the job
     `remove_old_runs` removes the others every night. The newest of each asset and check stays."""

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from pydantic import Field, field_validator
 
-from engagement_platform.settings.section import GIB, Section
+from engagement_platform.settings.section import GIB, Duration, Section
 
 
 class PipelinesSettings(Section):
@@ -38,7 +38,7 @@ class PageViewsSettings(Section):
     session_gap: timedelta = Field(timedelta(minutes=30), gt=timedelta(0))
     """A longer pause between two views of a user begins a new session. Do not change it while the streams have a
     checkpoint: what is open is kept under the old one."""
-    max_late: timedelta = timedelta(hours=1)
+    max_late: Duration = timedelta(hours=1)
     """Views that come so long after newer ones still count; later ones are counted as late and stand in view/page_view
     only. Every session is written that much later."""
 
@@ -52,17 +52,17 @@ class BatchSettings(Section):
 
 
 class DrainSettings(Section):
-    idle_timeout: timedelta = timedelta(seconds=20)
+    idle_timeout: Duration = timedelta(seconds=20)
     """How long a run watches an idle source before it ends. A new run costs 8 to 11 s, so a timeout much shorter than
     the pause between bursts pays that again and again."""
-    poll: timedelta = timedelta(seconds=1)
+    poll: Duration = timedelta(seconds=1)
     """How often an idle run asks for new messages."""
-    min_batch_interval: timedelta = timedelta(seconds=10)
+    min_batch_interval: Duration = timedelta(seconds=10)
     """A batch of a run in Dagster begins at the earliest this long after the one before of its job, unless that one was
     full; a run of one job also rests as long as that one took, up to the interval. Announcements have 30 s at
     least, game events a minute. A batch of 200 rows costs nearly what one of 20,000 does, so without it a quiet
     topic takes the machine from a busy one: seen were 23 batches of requests beside 5 of engagements (2 cores)."""
-    max_duration: timedelta = timedelta(minutes=30)
+    max_duration: timedelta = Field(timedelta(minutes=30), gt=timedelta(0))
     """A run ends after this long even when more is waiting, so that runs stay small enough to read in the UI; the
     sensor starts the next one. It ends after a batch, too, when a run that a person launched waits in the queue for its
     pool, such as a backfill."""
@@ -85,7 +85,7 @@ class DecodingSettings(Section):
     """Longest id, in Unicode code points."""
     earliest: datetime = datetime(2000, 1, 1, tzinfo=UTC)
     """Times before it are quarantined as time_out_of_range."""
-    max_ahead: timedelta = timedelta(days=1)
+    max_ahead: Duration = timedelta(days=1)
     """Times further ahead of ingestion are quarantined as time_out_of_range."""
     unknown_fields: Literal["ignore", "quarantine"] = "ignore"
     """What happens to a message with fields nobody declared: `ignore` counts them."""
@@ -109,16 +109,16 @@ class MutationSettings(Section):
     """How `rematerialize-aliases` moves what is pending into the Data Table: `merge` (copy on write),
     `deletion_vectors` (the same, rows marked instead of files rewritten), `overwrite` (the whole table) or `auto`
     (overwrite where half of the rows change, otherwise merge)."""
-    max_pending: timedelta = timedelta(minutes=10)
+    max_pending: Duration = timedelta(minutes=10)
     """How long a change may wait before it is moved into the Data Table; the view shows it at once."""
     max_edges_per_group: int = Field(200_000, ge=1)
     """Requests that one task follows. An organization with more is split into connected components by GraphFrames
     first."""
-    max_lateness: timedelta = timedelta(days=7)
+    max_lateness: Duration = timedelta(days=7)
     """A request whose execution_ts is further back than this when it was produced (its Kafka timestamp) goes to
     quarantine as `too_late`; when it is read plays no part. Deleted rows are kept hidden until every request that may
     bring them back was read."""
-    max_disorder: timedelta = Field(timedelta(days=1), ge=timedelta(0))
+    max_disorder: Duration = timedelta(days=1)
     """How much older a request's Kafka timestamp may be than the record before it on its partition, or than the moment
     at which the broker gets it: clocks of producers, retries, spools, mirrors that keep the original time. Deleted rows
     are purged so much later, and a request that is held back for longer may come too late to bring one back."""
@@ -157,15 +157,15 @@ class RematerializeSettings(Section):
     """`overwrite` writes the whole base anew (best without partitions), `merge` rewrites the files that changes touch,
     `replace_where` the partitions that they touch (needs a partitioned entity), `auto` overwrites where half as many
     changes wait as there are rows and merges otherwise."""
-    cadence: timedelta = timedelta(minutes=10)
+    cadence: Duration = timedelta(minutes=10)
     """Time between two rematerializations while changes wait. Often enough that reading through what waits costs no
     more than writing the base: `make bench-merge-on-read` measures both."""
     max_pending_rows: int = Field(500_000, ge=1)
     """More pending changes than this are moved at once, whatever the cadence. Far below
     `merge_on_read.broadcast_max_rows`, above which joins shuffle the base."""
-    max_view_latency: timedelta = timedelta(seconds=10)
+    max_view_latency: Duration = timedelta(seconds=10)
     """When changes that wait make reading one profile longer by more than this, against the base alone, they are
     moved at once."""
-    tombstone_retention: timedelta | None = None
+    tombstone_retention: timedelta | None = Field(None, ge=timedelta(0))
     """Deleted profiles are forgotten so long after their DELETE landed. A change from before the DELETE that comes
     later than that makes the profile anew. Not set: tombstones are kept."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
+
+Duration = Annotated[timedelta, Field(ge=timedelta(0))]
 
 
 class Section(BaseModel):

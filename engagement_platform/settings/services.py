@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import Field, SecretStr, field_validator
 
-from engagement_platform.settings.section import Section
+from engagement_platform.settings.section import Duration, Section
 
 
 class KafkaSettings(Section):
@@ -29,7 +29,7 @@ class KafkaSettings(Section):
     spark_options: dict[str, SecretStr] = Field(default_factory=dict)
     """More options for Spark's Kafka reader only, such as kafka.sasl.jaas.config and kafka.ssl.keystore.location; win
     over `security`."""
-    timeout: timedelta = timedelta(seconds=20)
+    timeout: Duration = timedelta(seconds=20)
     """How long a call to the broker may take before the run ends with a sentence that names the broker."""
 
 
@@ -93,17 +93,17 @@ class StoreSettings(Section):
     url: SecretStr | None = None
     """SQLAlchemy URL of the checkpoint, batch metadata and lease stores. Not set: SQLite in <home>/stores.db.
     Production: postgresql+psycopg2://user:password@host/database."""
-    lease_ttl: timedelta = timedelta(seconds=60)
+    lease_ttl: timedelta = Field(timedelta(seconds=60), ge=timedelta(seconds=1))
     """A lease without a heartbeat for this long may be taken over. A holder whose process is gone from the same machine
     is replaced at once."""
-    lease_wait: timedelta = timedelta(minutes=5)
+    lease_wait: Duration = timedelta(minutes=5)
     """How long a run waits for another holder before it ends and says who holds the lease. Longer than `lease_ttl`, so
     that a crashed holder is outlived."""
     keep_batches: timedelta = Field(timedelta(days=90), ge=timedelta(0), le=timedelta(days=36_500))
     """How long the stores keep a row for each batch that succeeded; the job `remove_old_runs` removes the others every
     night and keeps what they come to. Days before that cannot be read again, tables cannot be restored to them, and
     `verify` looks for messages from then on only. Never less than `maintenance.rollback_window`."""
-    lake_lease_ttl: timedelta = timedelta(minutes=5)
+    lake_lease_ttl: Duration = timedelta(minutes=5)
     """Another Spark driver may take over a lake at s3a:// that no session of the one before has used for this long.
     Longer than a single write: one whose client was killed goes on in the Connect server."""
 

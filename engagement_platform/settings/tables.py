@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from engagement_platform.settings.section import GIB, KIB, MIB, Section
+from engagement_platform.settings.section import GIB, KIB, MIB, Duration, Section
 
 LayoutScheme = Literal["organization", "organization_date", "liquid"]
 
@@ -82,7 +82,7 @@ class HealthSettings(Section):
     """Most partitions of a table that `doctor --json` lists: those with most small files, files, overlap, bytes."""
     footer_samples: int = Field(8, ge=0)
     """Footers read to learn the codec of files whose names do not tell it."""
-    check_pause: timedelta = timedelta(minutes=15)
+    check_pause: Duration = timedelta(minutes=15)
     """In Dagster: after writes, tables that changed are examined together, in one run at most every so long. A run
     costs about 3 s and a fraction of a second for each table. A run that drains for long materializes no table more
     often, since a result that is older than that shows as "Not evaluated"."""
@@ -99,7 +99,7 @@ class MaintenanceSettings(Section):
     second_round_file_bytes: int = Field(1 * GIB, ge=1)
     """Size up to which the weekly second round merges what the daily one left (1 GB is Spark's default of a full
     OPTIMIZE)."""
-    budget: timedelta = timedelta(minutes=15)
+    budget: Duration = timedelta(minutes=15)
     """A run takes no new slice after this long; the next one plans anew and goes on with what gains most. Longer than a
     run can be without anybody missing the machine (a guess)."""
     max_rewrite_share: float = Field(0.5, gt=0)
@@ -111,11 +111,11 @@ class MaintenanceSettings(Section):
     attempts: int = Field(4, ge=1)
     """How often a slice is tried when other commits changed its files meanwhile. After that it is left for the next
     run."""
-    backoff: timedelta = timedelta(seconds=1)
+    backoff: Duration = timedelta(seconds=1)
     """Pause before the second attempt at a slice; doubled before each more."""
     nightly_vacuum: bool = False
     """Whether the schedule of VACUUM is loaded as running, too, where `dagster.automation` is `running`. Deleted files
     do not come back, so this is off until it is asked for, by this setting or in the UI."""
-    rollback_window: timedelta = timedelta(days=7)
+    rollback_window: Duration = timedelta(days=7)
     """Versions younger than this stay readable: VACUUM refuses to go below it, so that a bad batch can be rolled back
     after a long weekend."""

@@ -143,6 +143,7 @@ def test_a_failed_run_arrives_with_what_it_raised_and_a_later_success_ends_it(wo
 
 def test_an_end_of_a_run_that_is_written_after_a_later_one_is_not_missed() -> None:
     begin, written = datetime(2026, 11, 22, 10, tzinfo=UTC), list[Any]()
+    noon = begin + timedelta(hours=2)
 
     def ended(run: str, seconds: int, status: dg.DagsterRunStatus) -> Any:
         of = SimpleNamespace(run_id=run, job_name=run, status=status, asset_selection=None)
@@ -156,14 +157,23 @@ def test_an_end_of_a_run_that_is_written_after_a_later_one_is_not_missed() -> No
 
     instance: Any = SimpleNamespace(get_run_records=get_run_records, all_logs=lambda *_, **__: [])
     written.append(ended("first", 30, dg.DagsterRunStatus.SUCCESS))
-    told, seen = news_of_runs(instance, RunsSeen(begin))
+    told, seen = news_of_runs(instance, RunsSeen(begin), noon)
     assert told.keys() == {"run/first"}
     written.append(ended("late", 10, dg.DagsterRunStatus.FAILURE))
-    told, seen = news_of_runs(instance, RunsSeen.read(json.loads(json.dumps(seen.written()))))
+    told, seen = news_of_runs(instance, RunsSeen.read(json.loads(json.dumps(seen.written()))), noon)
     assert told.keys() == {"run/late"}
     written.append(ended("much later", 3600, dg.DagsterRunStatus.SUCCESS))
-    assert news_of_runs(instance, seen)[0].keys() == {"run/much later"}
-    assert news_of_runs(instance, news_of_runs(instance, seen)[1])[0] == {}
+    assert news_of_runs(instance, seen, noon)[0].keys() == {"run/much later"}
+    assert news_of_runs(instance, news_of_runs(instance, seen, noon)[1], noon)[0] == {}
+    written.append(ended("by a clock that is ahead", 400 * 86_400, dg.DagsterRunStatus.SUCCESS))
+    told, seen = news_of_runs(instance, seen, noon)
+    assert "run/by a clock that is ahead" in told
+    written.append(ended("a day after", 86_400, dg.DagsterRunStatus.FAILURE))
+    assert "run/a day after" in news_of_runs(instance, seen, noon + timedelta(days=1))[0]
+    # As the cursor of an earlier version may have it.
+    assert news_of_runs(instance, RunsSeen(begin + timedelta(days=400)), begin + timedelta(days=1))[
+        1
+    ].until < begin + timedelta(days=2)
 
 
 def test_alerts_that_the_stores_do_not_take_come_with_the_next_tick(

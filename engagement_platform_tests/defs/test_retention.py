@@ -9,8 +9,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from engagement_platform.defs.code_server import REPOSITORY
 from engagement_platform.defs.platform import Platform
-from engagement_platform.defs.retention import remove_before, remove_old_runs
+from engagement_platform.defs.retention import _now, remove_before, remove_old_runs
 from engagement_platform.engine.model import Manifest
 from engagement_platform.pipelines.jobs import open_stores
 from engagement_platform.settings import Settings
@@ -57,7 +58,7 @@ def test_runs_and_events_beyond_the_retention_are_gone_and_the_newest_of_each_as
         new = [dg.materialize([table], instance=instance).run_id for _ in range(NEW)]
         report(instance, 1)
 
-        removed = remove_before(instance, before)
+        removed = remove_before(instance, before, None, instance.all_asset_keys())
 
         assert removed["runs"] == OLD
         assert set(instance.get_run_ids()) == {first, *new}
@@ -70,18 +71,44 @@ def test_runs_and_events_beyond_the_retention_are_gone_and_the_newest_of_each_as
         check = dg.AssetCheckKey(TABLE, "fresh")
         assert len(instance.event_log_storage.get_asset_check_execution_history(check, limit=1000)) == 1
         assert removed["check_results"] == REPORTED
-        assert remove_before(instance, before) == {"runs": 0, "events": 0, "check_results": 0}
+        again = remove_before(instance, before, None, instance.all_asset_keys())
+        assert again == {"runs": 0, "events": 0, "check_results": 0}
 
 
 def test_a_check_that_was_not_evaluated_for_long_keeps_its_newest_result(tmp_path: Path) -> None:
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         report(instance, 2)
-        remove_before(instance, datetime.now(UTC) + timedelta(hours=1))
+        remove_before(instance, datetime.now(UTC) + timedelta(hours=1), None, [TABLE, RARE])
         check = dg.AssetCheckKey(TABLE, "fresh")
         [kept] = instance.event_log_storage.get_asset_check_execution_history(check, limit=10)
         assert kept.evaluation is not None
         assert kept.evaluation.passed
         assert len(instance.fetch_observations(RARE, limit=10).records) == 1
+
+
+def test_runs_and_events_of_other_code_locations_of_the_instance_stay(tmp_path: Path) -> None:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        ours, theirs = ({REPOSITORY: f"__repository__@{name}"} for name in ("engagement_platform", "finance"))
+        own, other, by_hand = (dg.materialize([table], instance=instance, tags=t).run_id for t in (ours, theirs, {}))
+        dg.materialize([table], instance=instance)
+        report(instance, 4)
+        later = datetime.now(UTC) + timedelta(hours=1)
+        removed = remove_before(instance, later, ours[REPOSITORY], [RARE])
+        assert removed["runs"] == 1
+        assert not instance.has_run(own)
+        assert instance.has_run(other)
+        assert instance.has_run(by_hand)
+        check = dg.AssetCheckKey(TABLE, "fresh")
+        assert len(instance.event_log_storage.get_asset_check_execution_history(check, limit=10)) == 4
+        assert len(instance.fetch_observations(RARE, limit=10).records) == 1
+        assert remove_before(instance, later, ours[REPOSITORY], [TABLE])["check_results"] == 3
+
+
+def test_a_clock_that_is_ahead_costs_no_run_that_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        assert _now(instance, datetime(2026, 1, 1, tzinfo=UTC)) == datetime(2026, 1, 1, tzinfo=UTC)
+        dg.materialize([table], instance=instance)
+        assert abs(_now(instance, datetime.now(UTC) + timedelta(days=400)) - datetime.now(UTC)) < timedelta(minutes=5)
 
 
 def test_the_job_keeps_what_the_setting_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -95,7 +122,7 @@ def test_the_job_keeps_what_the_setting_says(monkeypatch: pytest.MonkeyPatch, tm
             assert instance.has_run(run) is kept
 
 
-@pytest.mark.parametrize(("keep", "window", "left"), [("P2D", "P1D", 2), ("P1D", "P2D", 2), ("P1D", "PT1H", 1)])
+@pytest.mark.parametrize(("keep", "window", "left"), [("P2D", "P1D", 3), ("P1D", "P2D", 3), ("P1D", "PT1H", 2)])
 def test_batches_stay_recorded_for_as_long_as_a_restore_may_need_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keep: str, window: str, left: int
 ) -> None:
@@ -103,8 +130,8 @@ def test_batches_stay_recorded_for_as_long_as_a_restore_may_need_them(
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_STORES__KEEP_BATCHES", keep)
     monkeypatch.setenv("ENGAGEMENT_PLATFORM_MAINTENANCE__ROLLBACK_WINDOW", window)
     checkpoints = open_stores(Settings()).checkpoints
-    ended = datetime.now(UTC) - timedelta(hours=36)
-    for nth in range(2):
+    for nth, ago in enumerate((36, 36, 0)):
+        ended = datetime.now(UTC) - timedelta(hours=ago)
         batch = Manifest("ingest", "ingest@1.a", nth, {"0": nth}, {"0": nth + 1}, ended)
         checkpoints.begin(batch)
         checkpoints.succeed(batch, {"rows_in": 1}, {}, ended)
