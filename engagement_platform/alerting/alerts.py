@@ -113,7 +113,7 @@ class Alerts:
 
     def _raised(self, connection: Connection, alert: Alert) -> State:
         now, kept = self._clock(), _row(connection, alert.key)
-        over = kept and kept.state == State.RECOVERED and now - kept.recovered_ts >= self._settings.settle
+        over = kept and kept.state == State.RECOVERED and self._settled(kept.recovered_ts, now)
         before = None if over else kept
         state = State.REPEATED if before else State.RAISED
         values = {name: getattr(alert, name) for name in ("key", "severity", "source", "labels")}
@@ -208,15 +208,17 @@ class Alerts:
             connection.execute(delete(ALERTS).where(ALERTS.c.recovered_ts < now - KEPT))
             rows = _all(connection)
             sent = [_sent(row, target) for row in rows]
-            if any(max(one.get("until", 0.0), one.get("pause", 0.0)) > at for one in sent):
+            busy_s = self._settings.timeout.total_seconds() + _MINUTE_S
+            spans = {"until": busy_s, "pause": _LONGEST_PAUSE_S}
+            # Not what lies further ahead than it may: a clock was ahead when that was written.
+            if any(at < one.get(name, 0.0) <= at + span_s for one in sent for name, span_s in spans.items()):
                 return []
             room = self._settings.per_minute - sum(len(_of_a_minute(one, at)) for one in sent)
             # What the URL refused before comes after all else: it may be for what it says.
             due = sorted(self._due(rows, target, now), key=lambda one: _sent(one[1], target).get("failures", 0))
             claimed = due[:1] if room > 1 else due if room == 1 else []
-            until = at + self._settings.timeout.total_seconds() + _MINUTE_S
             for _, row, _, _ in claimed:
-                _put(connection, target, row, {**_sent(row, target), "until": until})
+                _put(connection, target, row, {**_sent(row, target), "until": at + busy_s})
             return claimed
 
     def _settle(self, target: Target, claimed: Sequence[Due], reason: str | None) -> None:
@@ -267,15 +269,20 @@ class Alerts:
         """
         knows = sent.get("state") not in (None, State.RECOVERED)
         if row.state == State.RECOVERED:
-            return State.RECOVERED if knows and now - row.recovered_ts >= self._settings.settle else None
+            return State.RECOVERED if knows and self._settled(row.recovered_ts, now) else None
         if row.severity not in self._settings.severities:
             return None
         if not knows:
             return State.RAISED
         worse = Severity(row.severity).rank > Severity(sent["severity"]).rank
-        passed = now.timestamp() - sent["at"]
-        again = row.seen_ts.timestamp() > sent["at"] and passed >= self._settings.dedupe.total_seconds()
+        at = now.timestamp()
+        last = sent["at"] if sent["at"] <= at else 0.0
+        again = last < row.seen_ts.timestamp() <= at and at - last >= self._settings.dedupe.total_seconds()
         return State.REPEATED if worse or again else None
+
+    def _settled(self, recovered: datetime, now: datetime) -> bool:
+        """Whether a recovery has lasted; one that lies ahead was written by a clock that was ahead."""
+        return recovered > now or now - recovered >= self._settings.settle
 
     @cached_property
     def _database(self) -> Engine:
@@ -306,7 +313,7 @@ def _sent(row: Row[Any], target: Target) -> Entry:
 
 def _of_a_minute(sent: Entry, at: float) -> list[float]:
     """When messages that began with this alert were sent, of the minute before `at`."""
-    return [moment for moment in sent.get("messages", ()) if moment > at - _MINUTE_S]
+    return [moment for moment in sent.get("messages", ()) if at - _MINUTE_S < moment <= at]
 
 
 def _put(connection: Connection, target: Target, row: Row[Any], entry: Entry) -> None:

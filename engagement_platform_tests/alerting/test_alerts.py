@@ -65,6 +65,31 @@ def test_a_dead_receiver_delays_neither_who_raises_nor_the_other_receivers(
         assert len(receiver.arrived) == 5
 
 
+def test_alerts_that_were_sent_by_a_clock_that_was_ahead_keep_none_from_being_sent_by_the_right_one(
+    tmp_path: Path, clock: FakeClock, receiver: Receiver
+) -> None:
+    alerts, ahead = alerts_of(tmp_path, clock, receiver, per_minute=4, dedupe=timedelta(hours=1)), timedelta(days=300)
+    clock.advance(ahead)
+    for number in range(3):
+        alerts.raised(trouble(f"check/{number}"))
+        alerts.deliver()
+    alerts.recovered("check/0")
+    clock.advance(timedelta(minutes=1))
+    receiver.status = 500
+    alerts.deliver()
+    receiver.status, sent = 200, len(receiver.arrived)
+    clock.advance(-ahead)
+    alerts.raised(trouble("check/new"))
+    alerts.raised(trouble("check/1"))
+    for _ in range(2):
+        alerts.deliver()
+        clock.advance(timedelta(minutes=2))
+    titles = receiver.titles[sent:]
+    assert sorted(titles) == [
+        "[error] check/new failed", "[recovered] check/0 failed", "[still error] check/1 failed",
+    ]  # fmt: skip
+
+
 def test_a_receiver_that_answers_a_byte_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engagement_platform.alerting.sender.LONGEST_S", 0.5)
     over = threading.Event()
