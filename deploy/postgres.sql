@@ -7,5 +7,7 @@ CREATE DATABASE platform OWNER platform;
 REVOKE CONNECT ON DATABASE platform FROM PUBLIC;
 
 CREATE ROLE dagster LOGIN PASSWORD :'dagster_password';
+-- Dagster writes UTC into columns without a zone, which PostgreSQL else converts to the time of the session.
+ALTER ROLE dagster SET timezone TO 'UTC';
 CREATE DATABASE dagster OWNER dagster;
 REVOKE CONNECT ON DATABASE dagster FROM PUBLIC;

@@ -19,6 +19,9 @@ from engagement_platform.pipelines.status import in_tables, unread_from
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
 
+_AHEAD_MS = 3_600_000
+"""A producer's clock may be so far ahead without a reason to look at it."""
+
 
 class Waiting:
     """Looks at the stores and the broker of one set of settings."""
@@ -62,9 +65,13 @@ class Waiting:
         begin |= {p: max(o, begin.get(p, 0)) for p, o in (unread_from(self.checkpoint(job)) or {}).items()}
         waiting = {partition: begin.get(partition, 0) for partition in end if begin.get(partition, 0) < end[partition]}
         first = [timestamp for timestamp in source.first_timestamps(waiting).values() if timestamp is not None]
-        # A producer's clock may say anything, also what no date is.
-        now = datetime.now(UTC)
-        return datetime.fromtimestamp(min(*first, now.timestamp() * 1000) / 1000, UTC) if first else None
+        now, last = datetime.now(UTC), self.checkpoint(job)
+        now_ms = now.timestamp() * 1000
+        # A producer's clock may say anything, also what no date is. What claims to be of the far future may have waited
+        # since the last batch, which took what was there.
+        since_ms = now_ms if last is None else last.updated_ts.timestamp() * 1000
+        known = [timestamp if timestamp <= now_ms + _AHEAD_MS else since_ms for timestamp in first]
+        return datetime.fromtimestamp(min(*known, now_ms) / 1000, UTC) if known else None
 
     def announced(self, feed: Feed, now: datetime) -> Pending:
         """Messages about objects of a feed that no finished batch has read. Raises NoGameQueue, QueueUnavailable.

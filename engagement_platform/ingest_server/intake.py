@@ -23,6 +23,10 @@ from engagement_platform.pii.keys import Keyring
 from engagement_platform.pii.redaction import redact
 from engagement_platform.pii.sealing import Sealer, derived, words
 from engagement_platform.settings import Settings
+from engagement_platform.settings.section import KIB
+
+LONGEST_LINE = 1000 * KIB
+"""With its line feed, which Firehose takes; `max_event_bytes` may be as much, and fields and hashes come on top."""
 
 
 class RefusedEvent(BaseModel):
@@ -107,13 +111,15 @@ class Intake:
         taken.found.update(finding.kind.value for finding in redacted.findings)
         if (finding := redacted.refused_by(self._unknown)) is not None:
             raise EventRefused(Refused.PII_IN_ID if finding.kept else Refused.PII_FOUND, finding.path)
+        line = line_of({**redacted.clean, "game_id": game, "received_ts": now.isoformat(timespec="milliseconds")})
+        if len(line) >= LONGEST_LINE:
+            raise EventRefused(Refused.TOO_LARGE)
         hour, sealed = _hour(now), b""
         if redacted.values:
             taken.values["kept" if ref else "dropped"] += len(redacted.values)
         if redacted.values and ref:
             plain = json.dumps([event["event_id"], event["event_type"], now.isoformat(), redacted.values]).encode()
             sealed = self._seal.seal(RecordKind.ACCEPTED, game, ref, hour, plain)
-        line = line_of({**redacted.clean, "game_id": game, "received_ts": now.isoformat(timespec="milliseconds")})
         return Record(RecordKind.ACCEPTED, game, ref, hour, line + b"\n", sealed)
 
     def _refuse(

@@ -17,6 +17,7 @@ import engagement_platform
 from engagement_platform.errors import PlatformError
 from engagement_platform.local.ports import LOCALHOST, answers, answers_http
 from engagement_platform.local.process import Child
+from engagement_platform.pipelines.declarations.declared import declarations
 from engagement_platform.settings import ENV_PREFIX, Settings
 
 CODE_SERVER, WEBSERVER, DAEMON = "code-server", "webserver", "daemon"
@@ -26,7 +27,8 @@ PORTS = {"ui_port": "Dagster UI", "code_port": "Dagster code server"}
 STAGE = 1
 SHARED_DRAIN = f"{ENV_PREFIX}DAGSTER__SHARED_DRAIN"
 RUNS_AT_ONCE = 4
-"""Where one run drains for several pipelines: that one, the one of games, and two for moves, checks and maintenance."""
+"""Where one run drains for several pipelines: that one, the one of games, and two for moves, checks and maintenance.
+What is declared beside them has runs of its own, one each."""
 AFTER_SPARK = ("nice", "-n", "5")
 """Runs wait for Spark more than they work; where cores are few, those that start would keep it waiting."""
 
@@ -38,11 +40,15 @@ def ui_address(settings: Settings) -> str:
 def dagster_children(settings: Settings, variables: Mapping[str, str], after: Sequence[str]) -> list[Child]:
     """The three programs. One code server serves both others, so definitions load once. Writes <home>/dagster.
 
+    Raises DeclarationRefused.
+
     after: services without which the daemon's sensors would only fail.
     """
     home = settings.home / "dagster"
     home.mkdir(parents=True, exist_ok=True)
-    config = _instance_config(shared=variables.get(SHARED_DRAIN) == "true")
+    declared = declarations(settings)
+    more = len(declared.streams) + len(declared.entities) + len(declared.feeds)
+    config = _instance_config(more, shared=variables.get(SHARED_DRAIN) == "true")
     (home / "dagster.yaml").write_text(f"# Written by `engagement-platform up`; edits are lost.\n{config}")
     workspace = home / "workspace.yaml"
     port = settings.embedded.code_port
@@ -80,13 +86,13 @@ def dagster_children(settings: Settings, variables: Mapping[str, str], after: Se
     ]
 
 
-def _instance_config(*, shared: bool) -> str:
+def _instance_config(declared: int, *, shared: bool) -> str:
     package = Path(engagement_platform.__file__).parent
     for folder in (package.parent, package):
         if (folder / "dagster.yaml").exists():
             config = yaml.safe_load((folder / "dagster.yaml").read_text())
-            if shared:
-                config["concurrency"]["runs"]["max_concurrent_runs"] = RUNS_AT_ONCE
+            runs = config["concurrency"]["runs"]
+            runs["max_concurrent_runs"] = declared + (RUNS_AT_ONCE if shared else runs["max_concurrent_runs"])
             return str(yaml.safe_dump(config, sort_keys=False))
     raise PlatformError(
         "Found no dagster.yaml for the Dagster instance. Run from a checkout, or reinstall the package."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
@@ -222,3 +223,30 @@ def test_a_rule_that_cannot_be_looked_at_warns(tmp_path: Path) -> None:
     found = guards_kept(missing, lake.stores)
     assert not found.passed
     assert "Nobody can tell" in str(found.description)
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "waits"),
+    [
+        ([timedelta(minutes=-9), timedelta(minutes=-3)], timedelta(minutes=9)),
+        ([timedelta(minutes=30)], timedelta(0)),
+        ([timedelta(days=26_000)], timedelta(days=3)),
+        ([timedelta(days=26_000), timedelta(minutes=-9)], timedelta(days=3)),
+        ([], None),
+    ],
+)
+def test_messages_of_the_far_future_have_waited_since_the_last_batch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, timestamps: list[timedelta], waits: timedelta | None
+) -> None:
+    looked, now = Waiting(Settings(home=tmp_path)), datetime.now(UTC)
+    ended = SimpleNamespace(updated_ts=now - timedelta(days=3), unread_from={})
+    produced = {str(n): (now + ahead).timestamp() * 1000 for n, ahead in enumerate(timestamps)}
+    source = SimpleNamespace(
+        end_offsets=lambda: dict.fromkeys(produced, 4), earliest_offsets=dict, first_timestamps=lambda _: produced
+    )
+    monkeypatch.setattr(looked, "source", lambda *_: source)
+    monkeypatch.setattr(looked, "checkpoint", lambda _: ended)
+    oldest = looked.oldest("ingest-engagements")
+    found = None if oldest is None else now - oldest
+    assert (found is None) == (waits is None)
+    assert found is None or waits is None or abs(found - waits) < timedelta(minutes=1)

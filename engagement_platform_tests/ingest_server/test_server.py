@@ -320,6 +320,17 @@ def test_while_the_store_is_down_it_is_not_ready_and_takes_events_of_keys_that_i
         wait_until(lambda: "d-1" in ids(stored(tmp_path / "games")), "d-1 was not delivered")
 
 
+def test_an_event_that_is_too_long_for_firehose_with_what_the_server_adds_is_refused(tmp_path: Path) -> None:
+    key, limit = key_for(tmp_path, "puzzle"), 1000 * 1024
+    longest = len(json.dumps(event("a-1", filling=""), separators=(",", ":")))
+    events = [event(f"a-{n}", filling="x" * (limit - longest - spare)) for n, spare in ((1, 0), (2, 200))]
+    limits = {"MAX_EVENT_BYTES": limit, "MAX_BODY_BYTES": 4 * limit}
+    with server(tmp_path, **{f"INGEST_SERVER__{name}": str(size) for name, size in limits.items()}) as running:
+        reply = running.post(key, events)
+    assert [(one["index"], one["reason_code"]) for one in reply.said["refused"]] == [(0, "too_large")]
+    assert reply.said["accepted"] == 1
+
+
 def test_a_revoked_key_counts_no_more_also_where_old_refused_events_cannot_be_removed(tmp_path: Path) -> None:
     keys, first = IngestKeys(Settings(home=tmp_path).store_url), key_for(tmp_path, "puzzle")
     soon = {"INGEST_SERVER__KEY_REFRESH": "PT0.2S", "INGEST_SERVER__SEGMENT_AGE": "PT0.1S"}

@@ -13,6 +13,7 @@ from engagement_platform.defs import code_server
 from engagement_platform.local.orchestrator import PORTS, SHARED_DRAIN, dagster_children, ui_address
 from engagement_platform.pipelines.jobs import GAME_JOBS, JOB_NAMES
 from engagement_platform.settings import Settings
+from engagement_platform_tests.pipelines.profiles.histories import DEVICE, declared
 
 TOP = Path(__file__).parents[2]
 
@@ -39,6 +40,13 @@ def test_few_runs_go_on_at_once_where_one_drains_for_several_pipelines(
         assert queue is not None
         assert queue.max_concurrent_runs == at_once
         assert instance.get_concurrency_config().pool_config.default_pool_limit == 1, "the rest is as it was"
+    (tmp_path / "defs").mkdir()
+    (tmp_path / "defs" / "defs.yaml").write_text(declared(DEVICE, "device-changes"))
+    dagster_children(Settings(home=tmp_path, defs_folder=tmp_path / "defs"), {SHARED_DRAIN: shared}, ())
+    with DagsterInstance.from_config(str(tmp_path / "dagster")) as instance:
+        queue = instance.get_concurrency_config().run_queue_config
+        assert queue is not None
+        assert queue.max_concurrent_runs == at_once + 1, "what is declared drains beside the others"
 
 
 def test_both_workspaces_name_the_same_code_location(tmp_path: Path) -> None:
