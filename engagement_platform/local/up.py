@@ -113,8 +113,7 @@ def run_services(
             foreground.start()
             if env_file is not None:
                 # A program that watches for the file sees it whole or not at all.
-                written = (f"{key}={shlex.quote(value)}\n" for key, value in variables.items())
-                write_durably(env_file, "".join(written).encode())
+                write_durably(env_file, for_a_shell(variables).encode())
             for key, value in variables.items():
                 console.print(f"{key}={value}", highlight=False, soft_wrap=True)
             if services.aws:
@@ -127,6 +126,11 @@ def run_services(
                 foreground.turn()
         except StoppedEarly:
             console.print("Stopping …")
+
+
+def for_a_shell(variables: Mapping[str, str]) -> str:
+    """Lines that a shell reads as they are meant, whatever characters a path has."""
+    return "".join(f"{key}={shlex.quote(value)}\n" for key, value in variables.items())
 
 
 def _make_room(file: Path) -> None:

@@ -21,7 +21,7 @@ from engagement_platform.local.games import GAMES
 from engagement_platform.local.home import locked_home
 from engagement_platform.local.ports import answers, free_ports
 from engagement_platform.local.services import all_services, missing_services, topics
-from engagement_platform.local.up import _welcome
+from engagement_platform.local.up import _welcome, for_a_shell
 from engagement_platform.pipelines.declarations.declared import Declarations
 from engagement_platform.pipelines.games.backlog import depth
 from engagement_platform.settings import Settings
@@ -285,3 +285,15 @@ def test_services_that_are_killed_take_what_they_started_with_them(
     again.send_signal(signal.SIGINT)
     again.communicate(timeout=20)
     assert again.returncode == 0, "the home was not free for the next"
+
+
+def test_a_shell_reads_the_env_file_as_it_is_meant_whatever_a_path_is_called(tmp_path: Path) -> None:
+    variables = {"A": "/data/My Data/$(touch gone); x", "B": 'it\'s "here"', "C": "sc://127.0.0.1:15002"}
+    (tmp_path / "platform.env").write_text(for_a_shell(variables))
+    script = "set -a; . ./platform.env; env"
+    done = subprocess.run(["sh", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, env={})
+    assert done.stderr == ""
+    assert {line for line in done.stdout.splitlines() if line[:2] in ("A=", "B=", "C=")} == {
+        f"{name}={value}" for name, value in variables.items()
+    }
+    assert [file.name for file in tmp_path.iterdir()] == ["platform.env"]
