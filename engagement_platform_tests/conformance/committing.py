@@ -1,12 +1,14 @@
-"""Finds the functions of the product that commit, by what they call."""
+"""Finds where the functions of the product commit, by what they call."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
+from pathlib import Path
 
-from engagement_platform_tests.conformance.points import HELPERS, NO_COMMIT
 from engagement_platform_tests.docs.pages import PACKAGE, modules, tree
 
 _CALLED = {
@@ -15,6 +17,7 @@ _CALLED = {
 }  # fmt: skip
 """Functions, of whatever module, that commit."""
 OUTSIDE = {
+    "change_message_visibility": "ChangeMessageVisibility",
     "change_message_visibility_batch": "ChangeMessageVisibilityBatch",
     "complete_multipart_upload": "CompleteMultipartUpload",
     "copy_object": "CopyObject",
@@ -24,13 +27,19 @@ OUTSIDE = {
     "delete_object": "DeleteObject",
     "delete_objects": "DeleteObjects",
     "publish": "Publish",
+    "publish_batch": "PublishBatch",
+    "purge_queue": "PurgeQueue",
     "put_object": "PutObject",
     "put_object_tagging": "PutObjectTagging",
+    "put_record": "PutRecord",
     "put_record_batch": "PutRecordBatch",
+    "put_records": "PutRecords",
     "send_message": "SendMessage",
     "send_message_batch": "SendMessageBatch",
     "upload_file": "PutObject",
     "upload_fileobj": "PutObject",
+    "upload_part": "UploadPart",
+    "upload_part_copy": "UploadPartCopy",
 }
 """Methods of boto3 that commit, called or named -> what boto3 calls them below."""
 _METHODS = {
@@ -56,8 +65,8 @@ _BARE = {
     "write_dataset", "write_table", "write_to_dataset",
 }  # fmt: skip
 """Of these, functions that a module may import by their names."""
-_WRITERS = {"csv", "json", "orc", "parquet", "text"}
-"""Methods of Spark's `DataFrameWriter` that write files; its reader has the same."""
+_WRITERS = {"csv", "jdbc", "json", "orc", "parquet", "text", "xml"}
+"""Methods of Spark's `DataFrameWriter` that write files or a database; its reader has the same."""
 _OPENERS = {"open": 1, "fdopen": 1}
 """Functions that open a file by a mode -> which argument it is; of a path's method the one before."""
 _OTHERWISE: Mapping[str, Callable[[ast.Call], bool]] = {
@@ -76,42 +85,40 @@ _OTHERWISE: Mapping[str, Callable[[ast.Call], bool]] = {
 _OF_A_TABLE = {"alter", "create", "delete", "merge", "optimize", "repair", "restore", "update", "vacuum"}
 """Names that mean one of a `DeltaTable`, and something else of other things."""
 _OF_A_PART = {("optimize", "compact"), ("optimize", "z_order")}
-_OPENS = re.compile(
-    "DeltaTable|"
-    + "|".join(
-        rf"\b{node.name}\("
-        for path in modules()
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.FunctionDef) and node.returns and "DeltaTable" in ast.unparse(node.returns)
-    )
-)
-"""What opens a table: its class, and what the product says returns one."""
 _READS = ("SHOW", "DESCRIBE")
 _TO_WRITE = re.compile(r"[wax][bt]?\+?[bt]?|r[bt]?\+[bt]?")
 
 
-def commits() -> set[str]:
-    """The functions of the product that commit, found by what they call."""
-    return _of_the_product(committing) - set(NO_COMMIT) - HELPERS
+@cache
+def sites() -> Mapping[str, int]:
+    """The functions of the product that commit, found by what they call -> in how many places."""
+    return {f"{_named(path)}.{name}": count for path in modules() for name, count in committing(tree(path)).items()}
 
 
 def functions() -> set[str]:
     """Every function of the product."""
-    return _of_the_product(lambda module: {name for name, *_ in _functions(module)})
+    return {f"{_named(path)}.{name}" for path in modules() for name, *_ in _functions(tree(path))}
 
 
-def _of_the_product(of: Callable[[ast.Module], set[str]]) -> set[str]:
-    return {
-        f"{path.relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.').removesuffix('.__init__')}.{function}"
-        for path in modules()
-        for function in of(tree(path))
-    }
+def _named(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__")
 
 
-def committing(module: ast.Module) -> set[str]:
-    """The functions of a module that commit, those of a class as `Class.function`."""
-    found = _functions(module)
-    return {name for name, function, kept in found if any(map(_commits(function, kept), ast.walk(function)))}
+def committing(module: ast.Module) -> Counter[str]:
+    """The functions of a module that commit, those of a class as `Class.function` -> in how many places."""
+    found = Counter[str]()
+    for name, function, kept in _functions(module):
+        here = set(filter(_commits(function, kept), ast.walk(function)))
+        # `merge` at the end of what begins with `mergeInto` is the same place.
+        found[name] += len(here - {part for node in here for part in _begins_with(node)})
+    return +found
+
+
+def _begins_with(node: ast.AST) -> Iterator[ast.AST]:
+    """What a chain of calls and attributes is made of, without its end."""
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.value if isinstance(node, ast.Attribute) else node.func
+        yield node
 
 
 def _functions(
@@ -218,6 +225,20 @@ def _tables(function: ast.AST) -> set[str]:
     return found
 
 
+@cache
+def _opens() -> re.Pattern[str]:
+    """What opens a table: its class, and what the product says returns one."""
+    return re.compile(
+        "DeltaTable|"
+        + "|".join(
+            rf"\b{node.name}\("
+            for path in modules()
+            for node in ast.walk(tree(path))
+            if isinstance(node, ast.FunctionDef) and node.returns and "DeltaTable" in ast.unparse(node.returns)
+        )
+    )
+
+
 def _is_table(value: ast.AST, tables: Collection[str]) -> bool:
     said = ast.unparse(value)
-    return bool(_OPENS.search(said)) or any(f"{said}.".startswith((f"{each}.", f"{each}[")) for each in tables)
+    return bool(_opens().search(said)) or any(f"{said}.".startswith((f"{each}.", f"{each}[")) for each in tables)
