@@ -9,16 +9,20 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta, tzinfo
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.sql.connect.client import SparkConnectClient
+from pyspark.sql.connect.proto import Command
+from sqlalchemy import Connection, Engine
 
 from engagement_platform.engine import database
+from engagement_platform.engine.database import StoresUnavailable
 from engagement_platform.engine.drain import DrainPolicy, drain
 from engagement_platform.engine.job import Callbacks, MicroBatchJob
 from engagement_platform.engine.lease import LeaseUnavailable
@@ -29,15 +33,37 @@ from engagement_platform.pipelines.games import registry
 from engagement_platform.pipelines.games.objects import ObjectsForgotten
 from engagement_platform.pipelines.jobs import build_job, close_source, open_stores, parts_of, reset_job
 from engagement_platform.settings import Settings
+from engagement_platform_tests.conformance.driver import LAKE, STORES
+from engagement_platform_tests.conformance.passed import replace
 
 AT_ONCE = DrainPolicy(idle_timeout=timedelta(0), max_duration=timedelta.max)
 LOCK_TIMEOUT_S = 3
 """How long a transaction waits for the lock of the stores here, instead of half a minute."""
 TRIES, PAUSE_S = 120, 1.0
+LOSES: Mapping[str, str] = {"lose": LAKE, "lose of stores": STORES}
+"""What is asked for of a fault -> to what the next commit of the thread is, whose answer is lost."""
 WHY = 20_000
 """Characters of what is told of an error."""
+LOST = """<_MultiThreadedRendezvous of RPC that terminated with:
+\tstatus = StatusCode.UNAVAILABLE
+\tdetails = "Socket closed"
+>"""
+"""What Spark's client says where its server does not answer any more."""
 _OF_STACKS = ("\tat ", "\t... ", "  ")
 _TELLING = threading.Lock()
+Writing = Callable[..., AbstractContextManager[Connection]]
+
+
+class _Coming(threading.local):
+    """What comes to this thread."""
+
+    lost_of: str = ""
+    """The answer to its next commit to STORES or LAKE is lost."""
+    tells: Callable[[], None]
+    """Tells so."""
+
+
+_COMING = _Coming()
 
 
 class _Shifted(type):
@@ -126,23 +152,76 @@ class Driven:
             let_clock_jump(0)
 
     def _observe(self, name: str, point: str) -> None:
+        # Where nothing was committed since the point before.
+        _COMING.lost_of = ""
         with self._lock:
             due = [one for one in self._faults if (one["job"], one["point"]) == (name, point)]
-            if not due:
-                return
-            fault = due[0]
+        for fault in due[:1]:
+            if fault["does"] in LOSES:
+                _COMING.lost_of, _COMING.tells = LOSES[fault["does"]], partial(self._comes, fault)
+                continue
+            self._comes(fault)
+            if fault["does"] == "jump":
+                let_clock_jump(fault["seconds"])
+            elif fault["does"] == "pause":
+                sys.stdin.readline()
+
+    def _comes(self, fault: Mapping[str, Any]) -> None:
+        with self._lock:
             self._faults.remove(fault)
-        tell(at=name, why=fault["kind"])
-        if fault["does"] == "lose":
-            _lose()
-        elif fault["does"] == "jump":
-            let_clock_jump(fault["seconds"])
-        elif fault["does"] == "pause":
-            sys.stdin.readline()
+        tell(at=fault["job"], why=fault["kind"])
 
 
-def _lose() -> NoReturn:
-    raise SparkConnectGrpcException("the answer is lost")
+@contextmanager
+def _attempt(to: str) -> Iterator[None]:
+    """Tell of an attempt to write, when it is over. Heartbeats are left out: no job waits for them."""
+    began, said = time.monotonic(), ""
+    try:
+        yield
+    except Exception as error:
+        said = why(error)
+        raise
+    finally:
+        if not threading.current_thread().name.startswith("lease "):
+            tell(wrote=to, why=said, began=began, when=time.monotonic())
+
+
+def _is_lost(of: str) -> bool:
+    """Whether the answer to what this thread has just committed is lost; tells so."""
+    if _COMING.lost_of != of:
+        return False
+    _COMING.lost_of = ""
+    _COMING.tells()
+    return True
+
+
+def told_of_stores(writing: Writing) -> Writing:
+    """`database.writing`, which tells of its attempts and may lose the answer to COMMIT."""
+
+    @contextmanager
+    def written(engine: Engine, *names: str) -> Iterator[Connection]:
+        with _attempt(STORES), writing(engine, *names) as connection:
+            yield connection
+        if _is_lost(STORES):
+            raise StoresUnavailable(engine.url, "server closed the connection unexpectedly")
+
+    return written
+
+
+def told_of_the_lake(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """`SparkConnectClient.execute_command`, which tells of attempts to save rows and may lose the answer to one."""
+
+    @wraps(execute)
+    def executed(client: object, command: Command, *given: Any) -> Any:
+        if command.WhichOneof("command_type") != "write_operation":
+            return execute(client, command, *given)
+        with _attempt(LAKE):
+            answer = execute(client, command, *given)
+        if _is_lost(LAKE):
+            raise SparkConnectGrpcException(LOST)
+        return answer
+
+    return executed
 
 
 def why(error: BaseException) -> str:
@@ -173,11 +252,16 @@ def main(types: str) -> None:
     """Read {"jobs": [name], "faults": [{"kind", "job", "point", "does": what, "seconds"}]} a line.
 
     Prints {"at": job, "why": kind} where a fault is due, and goes on with the next line where it does `pause`, with the
-    clock so many seconds on after `jump`, as if an answer were lost after `lose`, and as ever after `pass`; {"failed":
-    name, "why"} for each failure, {"done": job} when a job is idle, {"idle": true} in the end. types: folder of the
-    types of events there are: with all that ship most of the time would go by looking at tables without a row.
+    clock so many seconds on after `jump`, and as ever after `pass`; of those that LOSES has after the next commit of
+    the thread that came to the point, which gets an error then, and not at all where it commits nothing. Prints
+    {"wrote": STORES or LAKE, "why", "began", "when"} for each attempt to write, {"failed": name, "why"} for each
+    failure, {"done": job} when a job is idle, {"idle": true} in the end. types: folder of the types of events there
+    are: with all that ship most of the time would go by looking at tables without a row.
     """
     database.LOCK_TIMEOUT_S = LOCK_TIMEOUT_S
+    replace(database.writing, told_of_stores(database.writing))
+    told = told_of_the_lake(SparkConnectClient.execute_command)
+    SparkConnectClient.execute_command = told  # type: ignore[method-assign]
     registry.SHIPPED = Path(types)
     driven = Driven()
     for line in iter(sys.stdin.readline, ""):

@@ -20,18 +20,26 @@ PATIENCE_S = 400.0
 """Longer silence is a failure; a client of Spark tries again for a minute and more."""
 
 
+STORES, LAKE = "stores", "lake"
+"""What an attempt to write is one to."""
+
+
 class JobsEnded(AssertionError):
     """The process of the jobs ended by itself, or says nothing any more."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What was said, when (monotonic), and of which job. why: the kind of a fault that is due, the text of an error."""
+    """What was said, when (monotonic), and of which job. why: the kind of a fault that is due, the text of an error.
+
+    An attempt to write, `wrote`, is named STORES or LAKE; when it was over, and no why where it succeeded.
+    """
 
     what: str
     name: str
     when: float
     why: str = ""
+    began: float = 0.0
 
 
 class Jobs:
@@ -44,13 +52,13 @@ class Jobs:
         self._killed = False
 
     def run(
-        self, names: Sequence[str], faults: Sequence[Mapping[str, Any]], happens: Callable[[str], None]
+        self, names: Sequence[str], faults: Sequence[Mapping[str, Any]], happens: Callable[[str, str], None]
     ) -> list[Event]:
         """Run jobs until they are idle, one after the other; what happened meanwhile.
 
-        faults: as `driven.main` reads them. happens: does what a kind of fault is while its job waits at the point, or
-        goes on (`pass`) since so many seconds; it may kill the process. A fault of a job that was done before is left
-        out, and is `missed`. Raises JobsEnded.
+        faults: as `driven.main` reads them. happens: does to a job what a kind of fault is while the job waits at the
+        point, or goes on (`pass`) since so many seconds; it may kill the process. A fault of a job that was done before
+        is left out, and is `missed`. Raises JobsEnded.
         """
         left, due, events = list(names), list(faults), list[Event]()
         self._ask(left, due)
@@ -64,7 +72,8 @@ class Jobs:
             if "idle" in said:
                 return events
             (what, name), *_ = said.items()
-            events.append(Event(what, str(name), time.monotonic(), str(said.get("why", ""))))
+            when, began = said.get("when", time.monotonic()), said.get("began", 0.0)
+            events.append(Event(what, str(name), when, str(said.get("why", "")), began))
             if VERBOSE:
                 print(f"{events[-1].when:.1f} {what} {name} {events[-1].why[:300]}", file=sys.stderr)
             if what == "done":
@@ -77,9 +86,9 @@ class Jobs:
                     if self._is_done(str(name)):
                         events.append(Event("missed", str(name), time.monotonic(), fault["kind"]))
                     else:
-                        happens(fault["kind"])
+                        happens(str(name), fault["kind"])
                 elif fault["does"] == "pause":
-                    happens(fault["kind"])
+                    happens(str(name), fault["kind"])
                     if not self._killed:
                         self._send("")
 

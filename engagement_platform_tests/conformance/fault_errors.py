@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from engagement_platform_tests.conformance.driver import Event
+from engagement_platform_tests.conformance.driver import STORES, Event
 
 INGEST, GAMES = "ingest-engagements", "ingest-game-events"
 BROKER, CONNECT, PROCESS = "broker killed", "Connect server killed", "process of the jobs killed"
 LOCKED, DOWN, FULL = "stores locked", "stores down", "disk of the lake and the stores full"
-ANSWER, CLOCK, BEHIND = "answer lost after a commit", "clock jumps", "stores put back one batch"
+ANSWER, COMMITTED = "answer lost after a commit", "answer lost after a commit of the stores"
+CLOCK, BEHIND = "clock jumps", "stores put back one batch"
+LASTING = frozenset({LOCKED, DOWN, FULL})
+"""They are there for some seconds, and the job goes on meanwhile."""
+LATE = "S3 and SQS answer late"
 PROXIED = {
     "S3 and SQS answer 503": "refused",
     "S3 and SQS: answers lost": "lost",
     "S3 and SQS: answers broken off": "cut",
-    "S3 and SQS answer late": "slow",
+    LATE: "slow",
 }
 CYCLES = {
-    INGEST: (BROKER, CONNECT, PROCESS, LOCKED, DOWN, FULL, ANSWER, ANSWER, CLOCK, BEHIND),
-    GAMES: (*PROXIED, *PROXIED, PROCESS, LOCKED, DOWN, FULL, ANSWER, ANSWER, CLOCK),
+    INGEST: (BROKER, CONNECT, PROCESS, LOCKED, DOWN, FULL, ANSWER, ANSWER, COMMITTED, CLOCK, BEHIND),
+    GAMES: (*PROXIED, *PROXIED, PROCESS, LOCKED, DOWN, FULL, ANSWER, ANSWER, COMMITTED, CLOCK),
 }
 """Kinds of faults in each job; each comes as often, in a new order each time."""
 SHOWN = 2_000
@@ -28,10 +33,14 @@ SHOWN = 2_000
 BEHIND_ERRORS = frozenset({"StoresBehind", "ObjectsForgotten"})
 """By these a job refuses to go on with stores that went back, and nothing else may make it say so."""
 KINDS = frozenset(kind for cycle in CYCLES.values() for kind in cycle)
-_OF_STORES, _OF_AWS = frozenset({LOCKED, DOWN, FULL, BEHIND}), frozenset(PROXIED)
+_OF_STORES, _OF_AWS = frozenset({*LASTING, COMMITTED, BEHIND}), frozenset(PROXIED) - {LATE}
 FROM_FAULTS: Mapping[str, frozenset[str]] = {
-    # These quote what has stopped a batch, and whatever delays a run may cost it its leases.
-    **dict.fromkeys(("BatchFailed", "FenceNotPlaced", "LeaseLost", "LeaseUnavailable"), KINDS),
+    # Spark, or what its readers ask, gave up in the middle of a batch. What it quotes is looked at, too.
+    "BatchFailed": frozenset({CONNECT, BROKER, FULL, ANSWER}) | _OF_AWS,
+    # Nobody could extend a lease, a clock let it end, or who held it before may still be writing.
+    **dict.fromkeys(("FenceNotPlaced", "LeaseLost"), LASTING | {CLOCK, CONNECT, PROCESS}),
+    # Nobody could give it back, or by a clock it has hours left.
+    "LeaseUnavailable": LASTING | {CLOCK},
     # Spark's server is gone in the middle of something, and a new one knows nothing of the former session.
     **dict.fromkeys(
         ("SparkConnectException", "SparkUnavailable", "_InactiveRpcError", "_MultiThreadedRendezvous"),
@@ -54,8 +63,39 @@ SAID: Mapping[str, str] = {
     r"|UNAVAILABLE|Connection (?:refused|reset)|Socket closed|Broken pipe|EOFError",
     FULL: r"No space left on device|TASK_WRITE_FAILED|disk I/O error",
     BROKER: r"org\.apache\.kafka\.|KAFKA",
-    **dict.fromkeys(PROXIED, r"ObjectNotReadable|QueueUnavailable|injected"),
+    **dict.fromkeys(_OF_AWS, r"ObjectNotReadable|QueueUnavailable|injected"),
 }
+
+
+@dataclass(frozen=True)
+class Lasted:
+    """A fault of LASTING: of which kind, in which job, and from when until when it was there (monotonic)."""
+
+    kind: str
+    job: str
+    since: float
+    until: float
+
+
+def met(fault: Event, events: Sequence[Event], lasted: Sequence[Lasted], ways: Collection[str]) -> bool:
+    """Whether a fault that came has disturbed something. ways: what happened to requests to S3 and SQS meanwhile."""
+    if fault.why in PROXIED:
+        return PROXIED[fault.why] in ways
+    wrote = [event for event in events if event.what == "wrote"]
+    own = [one for one in lasted if (one.kind, one.job) == (fault.why, fault.name)]
+    return fault.why not in LASTING or any(_has_met(one, each) for one in own for each in wrote)
+
+
+def _has_met(fault: Lasted, wrote: Event) -> bool:
+    """Whether an attempt to write had to wait for a fault, or failed by it: nothing waits for a disk."""
+    if wrote.began > fault.until or wrote.when < fault.since:
+        return False
+    of_stores = wrote.name == STORES
+    if of_stores:
+        failed = wrote.why.startswith("StoresUnavailable")
+    else:
+        failed = bool(wrote.why) and not re.search(SAID[CONNECT], wrote.why)
+    return failed if fault.kind == FULL else of_stores and (failed or wrote.began >= fault.since)
 
 
 def came(events: Sequence[Event]) -> list[Event]:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -41,15 +42,20 @@ from engagement_platform_tests.conformance.fault_errors import (
     BEHIND,
     BROKER,
     CLOCK,
+    COMMITTED,
     CONNECT,
     CYCLES,
     DOWN,
     GAMES,
     INGEST,
+    LASTING,
+    LATE,
     LOCKED,
     PROCESS,
     PROXIED,
+    Lasted,
     came,
+    met,
     unnoticed,
     wrong,
 )
@@ -64,18 +70,25 @@ PREFIX = "ENGAGEMENT_PLATFORM_"
 TYPES = ("heartbeat", "login", "purchase")
 POINTS = {
     INGEST: (
-        "manifest:before", "manifest:after", "tables.quarantine:before", "tables.mapping:after",
-        "tables.changeset:after", "tables.data:before", "tables.data:after", "tables:recorded",
-        "notification.append:before", "notification.append:after", "notification:recorded",
+        "manifest:before", "manifest:after", "tables.quarantine:before", "tables.mapping:before",
+        "tables.mapping:after", "tables.changeset:before", "tables.changeset:after", "tables.data:before",
+        "tables.data:after", "tables:recorded", "notification.append:before", "notification.append:after",
+        "notification:recorded",
     ),
     GAMES: (
-        "manifest:before", "manifest:after", "lines:recorded", "tables.login:before", "tables.heartbeat:after",
-        "tables.purchase:after", "tables:recorded", "finalized",
+        "manifest:before", "manifest:after", "lines:recorded", "tables.login:before", "tables.heartbeat:before",
+        "tables.heartbeat:after", "tables.purchase:before", "tables.purchase:after", "tables:recorded",
+        "figures:recorded", "finalized",
     ),
 }  # fmt: skip
+BEFORE_STORES: Mapping[str, tuple[str, ...]] = {
+    INGEST: ("manifest:before", "notification:recorded"),
+    GAMES: ("manifest:before", "tables:recorded", "figures:recorded"),
+}
+"""Points after which the same thread commits to the stores before it comes to another one."""
 
-LASTS_S = (2.0, 7.0)
-"""How long stores are locked or down, and the disk is full."""
+LASTS_S = (4.0, 8.0)
+"""How long stores are locked or down, and the disk is full: longer than a transaction waits for a lock (`driven`)."""
 JUMPS_S = 6 * 3600
 KILLED = (BROKER, CONNECT, PROCESS)
 GOES_ON_S = 3.0
@@ -109,6 +122,8 @@ class Outcome:
     """Runs that ended with an error meanwhile."""
     requests: Counter[str] = field(default_factory=Counter)
     """Requests to S3 and SQS that failed, by service and way."""
+    late: int = 0
+    """Those that were answered late, and did not fail."""
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
@@ -142,6 +157,8 @@ def storm(messages: int, objects: int, faults: int, *, minutes: float, seed: int
         proxy = opened.enter_context(FaultyProxy(upstream, seed, {}))
         storm = Storm(machine, disk, proxy, seed)
         opened.callback(storm.jobs.close)
+        # The disk stays until what disturbs it is undone.
+        opened.enter_context(storm.disturbing)
         return storm.run(messages, objects, faults, minutes)
 
 
@@ -167,7 +184,10 @@ class Storm:
         servers = environment[f"{PREFIX}KAFKA__BOOTSTRAP_SERVERS"]
         self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 0})
         self._s3, self._sqs = self.aws.client("s3"), self.aws.client("sqs")
-        self._undone: list[threading.Thread] = []
+        # One after the other: of stores that are down nobody can lock anything.
+        self.disturbing = ThreadPoolExecutor(1)
+        self._undone: list[Future[Lasted]] = []
+        self._lasted: list[Lasted] = []
         self._cycles: dict[str, list[str]] = {INGEST: [], GAMES: []}
 
     def run(self, messages: int, objects: int, faults: int, minutes: float) -> Outcome:
@@ -186,7 +206,9 @@ class Storm:
         outcome = self.outcome
         outcome.messages, outcome.objects, outcome.polls = self.messages.sent, self.objects.sent, self.watcher.polls
         outcome.seen += self.watcher.seen
-        outcome.requests, outcome.seconds = self.proxy.injected, time.monotonic() - began
+        outcome.wrong += too_seldom(outcome.polls, number)
+        outcome.requests, outcome.late = without_late(self.proxy.injected)
+        outcome.seconds = time.monotonic() - began
         return outcome
 
     def round(self, number: int, messages: int, objects: int) -> None:
@@ -205,15 +227,15 @@ class Storm:
         due = [fault for job in kinds for fault in due_faults(self.rng, job, kinds[job])]
         events = self.jobs.run([INGEST, GAMES], due, self._happens)
         events += self.until_empty()
-        for thread in self._undone:
-            thread.join()
-        self._undone.clear()
+        self._undo()
         self.proxy.coming.clear()
+        self.outcome.seen += [f"round {number}: {one}" for one in self.watcher.across()]
         self.outcome.unnoticed += [f"round {number}: {one}" for one in unnoticed(events) if goes_back]
         there = {kind for of_job in kinds.values() for kind in of_job if kind != BEHIND or goes_back}
         self.outcome.wrong += [f"round {number}: {one}" for one in wrong(events, there)]
-        failing = {way for way in PROXIED.values() if _requests(self.proxy.injected - before, way)}
-        happened = [event for event in came(events) if PROXIED.get(event.why, "") in {"", *failing}]
+        ways = {name.rpartition(" ")[2] for name in self.proxy.injected - before}
+        happened = [event for event in came(events) if met(event, events, self._lasted, ways)]
+        self._lasted.clear()
         if goes_back:
             happened.append(Event("at", INGEST, began, BEHIND))
         for one in happened:
@@ -227,7 +249,7 @@ class Storm:
         while waiting := self._announced():
             if time.monotonic() > deadline:
                 raise JobsEnded(f"{waiting} announcements are still there after {EMPTY_WITHIN_S:g} s of runs")
-            events += self.jobs.run([GAMES], [], lambda _: None)
+            events += self.jobs.run([GAMES], [], lambda _job, _kind: None)
         return events
 
     def _next_kinds(self, job: str) -> list[str]:
@@ -240,7 +262,7 @@ class Storm:
                 kinds.append(kind)
         return kinds
 
-    def _happens(self, kind: str) -> None:
+    def _happens(self, job: str, kind: str) -> None:
         """While a job waits at its point, or some time after it."""
         if kind == BROKER:
             kill_jvm("kafka.Kafka", f"{self.home}/kafka")
@@ -252,22 +274,30 @@ class Storm:
             self.proxy.coming.extend([PROXIED[kind]] * self.rng.randint(1, REQUESTS))
         else:
             made = {LOCKED: store_locked, DOWN: store_down}.get(kind)
-            self._for_a_while(made(self.stores) if made else disk_full(self.disk))
+            self._for_a_while(job, kind, made(self.stores) if made else disk_full(self.disk))
 
-    def _for_a_while(self, disturbance: AbstractContextManager[None]) -> None:
-        # One after the other: of stores that are down nobody can lock anything.
-        for thread in self._undone:
-            thread.join()
+    def _for_a_while(self, job: str, kind: str, disturbance: AbstractContextManager[None]) -> None:
+        self._undo()
         begun, seconds = threading.Event(), self.rng.uniform(*LASTS_S)
 
-        def last() -> None:
-            with disturbance:
+        def last() -> Lasted:
+            try:
+                with disturbance:
+                    since = time.monotonic()
+                    begun.set()
+                    time.sleep(seconds)
+                    until = time.monotonic()
+                return Lasted(kind, job, since, until)
+            finally:
                 begun.set()
-                time.sleep(seconds)
 
-        self._undone.append(threading.Thread(target=last, daemon=True))
-        self._undone[-1].start()
+        self._undone.append(self.disturbing.submit(last))
         assert begun.wait(90), "the fault did not begin within 90 s"
+
+    def _undo(self) -> None:
+        """Wait until what lasts is over. Raises what beginning or undoing it has raised."""
+        while self._undone:
+            self._lasted.append(self._undone.pop(0).result())
 
     def produce(self, number: int, count: int) -> None:
         """The next messages, all of which the broker has afterwards."""
@@ -386,31 +416,41 @@ def differences(expected: Iterable[Any], found: Iterable[Any]) -> tuple[list[Any
     return list((wanted - there).elements()), list((there - wanted).elements())
 
 
-def _is_for(kind: str, point: str) -> bool:
-    """Whether a kind of fault means something at a point."""
+def too_seldom(polls: int, rounds: int) -> list[str]:
+    """What is wrong with a reader that has not looked once a round."""
+    return [f"the reader looked {polls} times in {rounds} rounds"] * (polls < rounds)
+
+
+def without_late(injected: Counter[str]) -> tuple[Counter[str], int]:
+    """Requests that failed, and how many of the others were answered late."""
+    failed = Counter({name: count for name, count in injected.items() if not name.endswith(f" {PROXIED[LATE]}")})
+    return failed, injected.total() - failed.total()
+
+
+def _is_for(kind: str, job: str, point: str) -> bool:
+    """Whether a kind of fault means something at a point of a job."""
     if kind == ANSWER:
-        return point.endswith(":after") and not point.startswith("manifest")
-    return kind not in PROXIED or point in READING
+        return point.endswith(":before") and not point.startswith("manifest")
+    if kind == COMMITTED:
+        return point in BEFORE_STORES[job]
+    # After the last batch leases are given back, and nothing else is written.
+    return point != "finalized" if kind in LASTING else kind not in PROXIED or point in READING
 
 
 def due_faults(rng: random.Random, job: str, kinds: Sequence[str]) -> Iterator[dict[str, Any]]:
     """What the process of the jobs is asked for, each at another point; nothing for what is there before."""
     free = list(POINTS[job])
     # Those first that mean something at few points.
-    for kind in sorted(kinds, key=lambda one: (one not in PROXIED, one != ANSWER)):
+    for kind in sorted(kinds, key=lambda one: (one not in PROXIED, one != COMMITTED, one != ANSWER)):
         if kind == BEHIND:
             continue
-        points = [point for point in free if _is_for(kind, point)] or free
+        points = [point for point in free if _is_for(kind, job, point)] or free
         free.remove(point := rng.choice(points))
-        does = {ANSWER: "lose", CLOCK: "jump"}.get(kind, "pause")
+        does = {ANSWER: "lose", COMMITTED: "lose of stores", CLOCK: "jump"}.get(kind, "pause")
         seconds = rng.uniform(-JUMPS_S, JUMPS_S)
         if kind in KILLED and rng.random() < 0.7:
             does, seconds = "pass", rng.uniform(0, GOES_ON_S)
         yield {"kind": kind, "job": job, "point": point, "does": does, "seconds": seconds}
-
-
-def _requests(injected: Mapping[str, int], way: str) -> int:
-    return sum(count for name, count in injected.items() if name.endswith(way))
 
 
 def _content(of: Mapping[str, Any]) -> str:

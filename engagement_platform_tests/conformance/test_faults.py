@@ -7,8 +7,11 @@ import random
 import shutil
 import sqlite3
 import threading
-from collections.abc import Mapping
-from contextlib import closing
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +23,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from pyspark.errors import PythonException
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from pyspark.sql.connect.proto import Command, SqlCommand, WriteOperation
+from sqlalchemy import text
 
+from engagement_platform.engine.database import StoresUnavailable, open_engine, reading, writing
 from engagement_platform.engine.job import BatchFailed, Callbacks
 from engagement_platform.lake.lake import Lake
 from engagement_platform.local.aws import BUCKET
@@ -30,30 +37,60 @@ from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.pipelines.jobs import build_job, open_stores
 from engagement_platform.pipelines.parts import Parts
 from engagement_platform.settings import GamesSettings, Settings
-from engagement_platform_tests.conformance import faults
+from engagement_platform_tests.conformance import driven, faults
 from engagement_platform_tests.conformance.disturbances import copy_database, exchange, store_down, store_locked
-from engagement_platform_tests.conformance.driven import ShiftedDatetime, why
-from engagement_platform_tests.conformance.driver import Event, Jobs, JobsEnded
+from engagement_platform_tests.conformance.driven import (
+    Driven,
+    ShiftedDatetime,
+    told_of_stores,
+    told_of_the_lake,
+    why,
+)
+from engagement_platform_tests.conformance.driver import LAKE, STORES, Event, Jobs, JobsEnded
 from engagement_platform_tests.conformance.fault_errors import (
     ANSWER,
     BEHIND,
     BROKER,
     CLOCK,
+    COMMITTED,
     CONNECT,
     CYCLES,
+    DOWN,
     FULL,
     GAMES,
     INGEST,
     KINDS,
+    LASTING,
+    LATE,
     LOCKED,
     PROCESS,
+    PROXIED,
+    Lasted,
     came,
+    met,
     unnoticed,
     wrong,
 )
-from engagement_platform_tests.conformance.faults import POINTS, Fault, Storm, differences, due_faults, table
+from engagement_platform_tests.conformance.faults import (
+    BEFORE_STORES,
+    POINTS,
+    Fault,
+    Storm,
+    differences,
+    due_faults,
+    table,
+    too_seldom,
+    without_late,
+)
 from engagement_platform_tests.conformance.sent import LINES, NO_EVENT, Messages, Objects
-from engagement_platform_tests.conformance.watched import Watcher, doubled, gone_back, torn, torn_objects
+from engagement_platform_tests.conformance.watched import (
+    Watcher,
+    doubled,
+    gone_back,
+    torn,
+    torn_across,
+    torn_objects,
+)
 from engagement_platform_tests.consumers.lakes import PlainLake
 from engagement_platform_tests.engine.test_stores import manifest
 from engagement_platform_tests.ingestion.oracle import as_bytes
@@ -92,6 +129,23 @@ def test_an_object_of_which_a_line_is_missing_is_torn() -> None:
     lines = {"one": 2, "two": 1}
     assert torn_objects([("one", 1), ("one", 2)], lines) == []
     assert torn_objects([("one", 2), ("two", 1)], lines) == ["one is torn: 1 of 2 lines"]
+
+
+def test_an_object_that_a_table_has_and_another_lacks_is_torn_across_tables() -> None:
+    of_objects = {"login": {"one": 1, "two": 1}, "purchase": {"one": 2}}
+    assert torn_across({}, of_objects) == []
+    assert torn_across({"login": [("one", 1)], "purchase": [("one", 2), ("one", 3)]}, of_objects) == []
+    assert torn_across({"login": [("one", 1), ("two", 1)]}, of_objects) == ["one is torn across tables: 1 of 3 lines"]
+
+
+def test_the_tables_themselves_are_looked_at_for_what_is_torn_across_them(tmp_path: Path) -> None:
+    tables = {name: str(tmp_path / name) for name in ("login", "purchase")}
+    watcher = Watcher(str(tmp_path / "lake"), tmp_path, tables)
+    watcher.lines = {"login": {"one": 1}, "purchase": {"one": 1}}
+    assert watcher.across() == []
+    for name, torn_there in (("login", ["one is torn across tables: 1 of 2 lines"]), ("purchase", [])):
+        write_deltalake(tables[name], pa.table({"source_object": ["one"], "source_line": [1]}))
+        assert watcher.across() == torn_there
 
 
 def test_books_name_what_is_lost_and_what_is_doubled_as_often_as_it_is() -> None:
@@ -261,6 +315,8 @@ CAUSED = [
     (stopped("SparkException: Job aborted", "org.apache.kafka.common.errors.TimeoutException: Timed out"), BROKER),
     (f"{FETCHED}\nengagement_platform.sources.s3_sqs_errors.ObjectNotReadable: SlowDown", "S3 and SQS answer 503"),
     ("QueueUnavailable: SlowDown: injected", "S3 and SQS answer 503"),
+    ("StoresUnavailable: the stores cannot be used: server closed the connection", COMMITTED),
+    ("LeaseUnavailable: a process holds the lease; waited 30 s for it", DOWN),
 ]
 
 
@@ -269,7 +325,18 @@ def test_an_error_is_none_of_the_product_where_a_fault_of_its_round_may_cause_it
     assert wrong([failed(INGEST, why)], {kind, PROCESS}) == []
 
 
-@pytest.mark.parametrize("why", [why for why, kind in CAUSED if kind != CLOCK])
+@pytest.mark.parametrize("kind", KINDS - {CLOCK, CONNECT, PROCESS} - LASTING)
+@pytest.mark.parametrize("why", ["LeaseLost: no heartbeat", "FenceNotPlaced: others", "LeaseUnavailable: waited 30 s"])
+def test_leases_are_lost_only_by_what_keeps_a_run_from_its_stores_or_stops_it(kind: str, why: str) -> None:
+    assert wrong([failed(INGEST, why)], {kind}) == [f"failed {INGEST}: {why}"]
+
+
+@pytest.mark.parametrize("why", ["ObjectNotReadable: no answer", "QueueUnavailable: no answer", stopped("OSError: no")])
+def test_an_answer_that_is_late_excuses_no_error(why: str) -> None:
+    assert wrong([failed(GAMES, why)], {LATE}) == [f"failed {GAMES}: {why}"]
+
+
+@pytest.mark.parametrize("why", [why for why, kind in CAUSED if kind not in {CLOCK, DOWN}])
 def test_the_same_error_is_wrong_in_a_round_without_such_a_fault(why: str) -> None:
     assert wrong([failed(INGEST, why)], {PROCESS, CLOCK}) == [f"failed {INGEST}: {why}"]
 
@@ -324,12 +391,88 @@ def test_each_job_whose_stores_went_back_has_to_refuse() -> None:
 
 @pytest.mark.parametrize("job", CYCLES)
 @pytest.mark.parametrize("seed", range(20))
-def test_only_answers_to_commits_of_tables_are_lost(job: str, seed: int) -> None:
+def test_only_answers_to_commits_are_lost_and_what_lasts_comes_before_one(job: str, seed: int) -> None:
     rng = random.Random(seed)
-    kinds = {ANSWER, *rng.sample(sorted({*CYCLES[job]} - {ANSWER, BEHIND}), 3)}
-    (point,) = (fault["point"] for fault in due_faults(rng, job, sorted(kinds)) if fault["kind"] == ANSWER)
-    assert point.endswith(":after")
-    assert point != "manifest:after"
+    kinds = {ANSWER, COMMITTED, *rng.sample(sorted({*CYCLES[job]} - {ANSWER, COMMITTED, BEHIND}), 2)}
+    due = {fault["kind"]: fault for fault in due_faults(rng, job, sorted(kinds))}
+    assert due[ANSWER]["point"].endswith(":before")
+    assert due[ANSWER]["point"] != "manifest:before"
+    assert due[COMMITTED]["point"] in BEFORE_STORES[job]
+    assert "finalized" not in {due[kind]["point"] for kind in LASTING & kinds}
+    assert [due[kind]["does"] for kind in (ANSWER, COMMITTED)] == ["lose", "lose of stores"]
+    assert set(BEFORE_STORES[job]) <= set(POINTS[job])
+
+
+def wrote(to: str, began: float, ended: float, why: str = "") -> Event:
+    return Event("wrote", to, ended, why, began)
+
+
+GONE = "StoresUnavailable: the stores cannot be used"
+
+
+@pytest.mark.parametrize(
+    ("kind", "attempt", "has_met"),
+    [
+        (LOCKED, wrote(STORES, 11, 14), True),
+        (DOWN, wrote(STORES, 11, 11, GONE), True),
+        (DOWN, wrote(STORES, 9, 11, GONE), True),
+        (FULL, wrote(STORES, 11, 12, GONE), True),
+        (FULL, wrote(LAKE, 9, 13, "SparkConnectGrpcException: No space left on device"), True),
+        (LOCKED, wrote(STORES, 5, 9), False),
+        (LOCKED, wrote(STORES, 15, 16), False),
+        (LOCKED, wrote(STORES, 9, 11), False),
+        (DOWN, wrote(LAKE, 11, 12), False),
+        (FULL, wrote(STORES, 11, 12), False),
+        (FULL, wrote(LAKE, 11, 12), False),
+        (FULL, wrote(STORES, 11, 12, "StaleBatch: another one"), False),
+        (FULL, wrote(LAKE, 11, 12, f"SparkConnectGrpcException: {driven.LOST}"), False),
+        (FULL, wrote(LAKE, 15, 16, "SparkConnectGrpcException: No space left on device"), False),
+    ],
+)
+def test_what_lasts_has_met_its_job_where_an_attempt_to_write_waited_or_failed(
+    kind: str, attempt: Event, has_met: bool
+) -> None:
+    fault, lasted = Event("at", GAMES, 9.0, kind), [Lasted(kind, GAMES, 10.0, 14.5)]
+    assert met(fault, [fault, attempt], lasted, ()) is has_met
+    assert not met(fault, [fault], lasted, ())
+    assert not met(fault, [fault, attempt], [Lasted(kind, INGEST, 10.0, 14.5)], ())
+    assert not met(fault, [fault, attempt], [], ())
+
+
+def test_requests_that_are_answered_late_have_met_a_fault_and_are_none_that_failed() -> None:
+    late = Event("at", GAMES, 9.0, LATE)
+    assert not met(late, [late], [], {"lost"})
+    assert met(late, [late], [], {PROXIED[LATE]})
+    assert without_late(Counter({"s3 slow": 3, "sqs slow": 1, "s3 lost": 2})) == (Counter({"s3 lost": 2}), 4)
+
+
+def test_a_reader_that_looks_less_often_than_once_a_round_fails_the_storm() -> None:
+    assert too_seldom(3, 3) == []
+    assert too_seldom(2, 3) == ["the reader looked 2 times in 3 rounds"]
+
+
+def test_what_undoing_a_disturbance_raises_is_raised_where_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "LASTS_S", (0.0, 0.0))
+    storm: Any = SimpleNamespace(rng=random.Random(1), disturbing=ThreadPoolExecutor(1), _undone=[], _lasted=[])
+    storm._undo = partial(Storm._undo, storm)
+
+    @contextmanager
+    def disturbs(*before: Exception, after: Sequence[Exception] = ()) -> Iterator[None]:
+        for error in before:
+            raise error
+        yield
+        for error in after:
+            raise error
+
+    with storm.disturbing:
+        Storm._for_a_while(storm, GAMES, LOCKED, disturbs())
+        storm._undo()
+        assert [(one.kind, one.job, one.since <= one.until) for one in storm._lasted] == [(LOCKED, GAMES, True)]
+        for broken in (disturbs(OSError("not begun")), disturbs(after=[OSError("not undone")])):
+            Storm._for_a_while(storm, GAMES, DOWN, broken)
+            with pytest.raises(OSError, match=r"not begun|not undone"):
+                storm._undo()
+    assert len(storm._lasted) == 1
 
 
 @pytest.mark.parametrize("name", POINTS)
@@ -354,7 +497,8 @@ def test_what_is_killed_after_its_job_was_done_has_met_nobody(
         for each in said:
             jobs._said.put(each)
 
-    def happens(kind: str) -> None:
+    def happens(job: str, kind: str) -> None:
+        assert job == GAMES
         killed.append(kind)
         say(*ends)
 
@@ -363,6 +507,98 @@ def test_what_is_killed_after_its_job_was_done_has_met_nobody(
     fault = {"kind": PROCESS, "job": GAMES, "point": "finalized", "does": "pass", "seconds": 0.0}
     events = jobs.run([GAMES], [fault], happens)
     assert killed == [event.why for event in came(events)] == ([] if done else [PROCESS])
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """What a process of jobs has told."""
+    lines = list[dict[str, Any]]()
+    monkeypatch.setattr(driven, "tell", lambda **what: lines.append(what))
+    yield lines
+    driven._COMING.lost_of = ""
+
+
+def jobs_with(*faults: Mapping[str, Any]) -> Driven:
+    jobs = Driven()
+    jobs._faults = list(faults)
+    return jobs
+
+
+SAVED = Command(write_operation=WriteOperation())
+
+
+def test_the_answer_to_the_next_save_of_a_thread_is_lost_when_it_is_done(told: list[dict[str, Any]]) -> None:
+    done = list[tuple[object, ...]]()
+    executed = told_of_the_lake(lambda _client, *given: done.append(given))
+    fault = {"kind": ANSWER, "job": GAMES, "point": "tables.login:before", "does": "lose"}
+    jobs = jobs_with(fault)
+    jobs._observe(GAMES, "tables.login:before")
+    other = threading.Thread(target=executed, args=(None, SAVED))
+    other.start()
+    other.join()
+    executed(None, Command(sql_command=SqlCommand()))
+    assert [line for line in told if "at" in line] == [], "neither another thread's, nor what saves nothing"
+    assert jobs._faults == [fault], "it waits until it has come"
+    with pytest.raises(SparkConnectGrpcException, match="UNAVAILABLE"):
+        executed(None, SAVED, {})
+    assert done[-1] == (SAVED, {})
+    assert told[-1] == {"at": GAMES, "why": ANSWER}
+    assert jobs._faults == []
+    executed(None, SAVED)
+    assert [line["wrote"] for line in told if "wrote" in line] == [LAKE] * 3
+    assert len(done) == 4
+
+
+def test_no_answer_is_lost_after_the_commit_that_it_was_to_be_of(told: list[dict[str, Any]]) -> None:
+    executed = told_of_the_lake(lambda *_: "answer")
+    jobs = jobs_with({"kind": ANSWER, "job": GAMES, "point": "tables.login:before", "does": "lose"})
+    jobs._observe(GAMES, "tables.login:before")
+    jobs._observe(GAMES, "tables.login:after")
+    assert executed(None, SAVED) == "answer"
+    assert [line for line in told if "at" in line] == []
+
+
+def test_the_answer_to_a_commit_of_the_stores_is_lost_when_it_is_made(
+    tmp_path: Path, told: list[dict[str, Any]]
+) -> None:
+    engine, write = open_engine(f"sqlite:///{tmp_path}/stores.db"), told_of_stores(writing)
+    jobs = jobs_with({"kind": COMMITTED, "job": GAMES, "point": "manifest:before", "does": "lose of stores"})
+    jobs._observe(GAMES, "manifest:before")
+    with pytest.raises(StoresUnavailable, match="closed the connection"), write(engine, "one") as connection:
+        connection.execute(text("CREATE TABLE one (n INTEGER)"))
+    with write(engine, "one") as connection:
+        connection.execute(text("INSERT INTO one VALUES (1)"))
+    with reading(engine) as connection:
+        assert connection.execute(text("SELECT n FROM one")).all() == [(1,)]
+    assert [line.get("wrote", line.get("why")) for line in told] == [STORES, COMMITTED, STORES]
+
+
+def test_attempts_to_write_are_told_with_how_they_ended_and_those_of_heartbeats_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[dict[str, Any]]
+) -> None:
+    stores, began = tmp_path / "stores.db", time.monotonic()
+    monkeypatch.setattr("engagement_platform.engine.database.LOCK_TIMEOUT_S", 0)
+    engine, write = open_engine(f"sqlite:///{stores}"), told_of_stores(writing)
+
+    def beat() -> None:
+        with write(engine, "one"):
+            pass
+
+    beat()
+    with store_locked(stores), pytest.raises(StoresUnavailable):
+        beat()
+    heart = threading.Thread(target=beat, name="lease job/one")
+    heart.start()
+    heart.join()
+    executed = told_of_the_lake(Mock(side_effect=OSError("No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        executed(None, SAVED)
+    assert [(line["wrote"], line["why"].partition(":")[0]) for line in told] == [
+        (STORES, ""),
+        (STORES, "StoresUnavailable"),
+        (LAKE, "OSError"),
+    ]
+    assert all(began <= line["began"] <= line["when"] <= time.monotonic() for line in told)
 
 
 def test_a_queue_that_never_gets_empty_ends_the_storm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,19 @@ def torn_objects(lines: Collection[Line], of_objects: Mapping[str, int]) -> list
     ]
 
 
+def torn_across(lines: Mapping[str, Iterable[Line]], of_objects: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Objects that some tables have, and others lack or have a part of. Each by the names of the tables."""
+    there, wanted = Counter[str](), Counter[str]()
+    for name, of in of_objects.items():
+        there.update(object_ for object_, _ in lines.get(name, ()))
+        wanted.update(of)
+    return [
+        f"{name} is torn across tables: {count} of {wanted[name]} lines"
+        for name, count in there.items()
+        if count != wanted[name]
+    ]
+
+
 class Watcher:
     """Polls engagements, the changes that are announced, and tables of events in a thread until `stop`.
 
@@ -135,18 +148,28 @@ class Watcher:
             self.mirror |= now
             self._changes.commit()
 
+    def across(self) -> list[str]:
+        """What is torn across the tables of events. In the middle of a batch some have it before others."""
+        return torn_across({name: _lines(uri) or () for name, uri in self._tables.items()}, self.lines)
+
     def _events(self) -> Iterator[str]:
         for name, uri in self._tables.items():
-            try:
-                rows = DeltaTable(uri).to_pyarrow_table(columns=["source_object", "source_line"])
-            except TableNotFoundError:
+            if (lines := _lines(uri)) is None:
                 yield from [f"{name} is gone"] * (name in self._lines)
                 continue
-            lines = _tuples(rows, ("source_object", "source_line"))
             yield from doubled(lines, name)
             yield from torn_objects(lines, self.lines[name])
             yield from (f"{name} lost {line}" for line in self._lines.get(name, frozenset()) - set(lines))
             self._lines[name] = frozenset(lines)
+
+
+def _lines(uri: str) -> list[Line] | None:
+    """The lines of a table of events; None where there is none."""
+    try:
+        rows = DeltaTable(uri).to_pyarrow_table(columns=["source_object", "source_line"])
+    except TableNotFoundError:
+        return None
+    return _tuples(rows, ("source_object", "source_line"))
 
 
 def _tuples(rows: pa.Table, columns: Sequence[str]) -> list[tuple[Any, ...]]:
