@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ import requests
 import schemathesis
 from hypothesis import strategies as st
 from schemathesis.checks import CheckFunction
-from schemathesis.core.result import Ok
+from schemathesis.core.result import Err, Ok
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -132,13 +132,13 @@ class FuzzedServer:
         self._home, self._running, self._key = home, running, key
         self._description = schemathesis.openapi.from_url(f"http://127.0.0.1:{running.port}/openapi.json")
         self._operation = self._description["/v1/events"]["POST"]
+        operations = loaded(self._description.get_all_operations())
         self._session = requests.Session()
         self._session.trust_env = False
         self._statuses, self._accepted = Counter[int](), Counter[str]()
         self._slowest_s, self._unhealthy, self._done = 0.0, 0, threading.Event()
         self._looking = threading.Thread(target=self._look, name="health", daemon=True)
         self._looking.start()
-        operations = [found.ok() for found in self._description.get_all_operations() if isinstance(found, Ok)]
         of = {
             f"HTTP: {one.method.upper()} {one.path}, {mode.value} by its description": Property(
                 one.as_strategy(generation_mode=mode), self._described
@@ -210,6 +210,14 @@ class FuzzedServer:
         return f"answers: {statuses}; {events:,} events acknowledged; slowest /healthz {slowest:.2f} s"
 
 
+def loaded(operations: Iterable[Ok[Any] | Err[Any]]) -> list[Any]:
+    """Operations of a description. Raises AssertionError where there is one that cannot be read, and so not tried."""
+    found = list(operations)
+    broken = [str(one.err()) for one in found if isinstance(one, Err)]
+    assert not broken, f"operations that cannot be tried: {'; '.join(broken)}"
+    return [one.ok() for one in found if isinstance(one, Ok)]
+
+
 def wrong(
     status: int,
     output: str,
@@ -223,6 +231,7 @@ def wrong(
     looked = {
         f"ended with status {status}: {output[-2000:]}": status != 0,
         f"its log has a traceback: {output[-2000:]}": "Traceback" in output,
+        "no event was acknowledged, so none could be lost": not accepted,
         f"{lost} lost, {more} too many": bool(lost or more),
         f"/healthz did not answer {unhealthy} times": unhealthy > 0,
         f"/healthz took {slowest_s:.1f} s": slowest_s >= 1,

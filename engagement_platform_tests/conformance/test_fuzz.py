@@ -8,10 +8,11 @@ from collections import Counter
 
 import pytest
 from hypothesis import strategies as st
+from schemathesis.core.result import Err, Ok
 
 from engagement_platform_tests.conformance import fuzz
 from engagement_platform_tests.conformance.fuzz import PROPERTIES, _answer, _pool, explore
-from engagement_platform_tests.conformance.fuzz_http import fuzzed_server, wrong
+from engagement_platform_tests.conformance.fuzz_http import fuzzed_server, loaded, wrong
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
@@ -67,6 +68,16 @@ def test_of_a_server_all_that_is_wrong_is_reported() -> None:
         "ended with status 1",
         "its log has a traceback",
     ]
+
+
+def test_a_server_that_refuses_everything_delivers_all_that_it_has_acknowledged_and_is_wrong() -> None:
+    assert wrong(0, "", Counter(), Counter(), 0, 0.0) == ["no event was acknowledged, so none could be lost"]
+
+
+def test_an_operation_that_cannot_be_read_fails_and_is_not_left_out() -> None:
+    assert loaded([Ok("one"), Ok("two")]) == ["one", "two"]
+    with pytest.raises(AssertionError, match="cannot be tried: no such reference"):
+        loaded([Ok("one"), Err(ValueError("no such reference"))])
 
 
 @pytest.mark.crash
