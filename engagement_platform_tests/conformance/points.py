@@ -72,9 +72,12 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         (
             "alerting.alerts.Alerts._claim",
             "alerting.alerts.Alerts._settle",
-            "alerting.alerts.Alerts.raised",
-            "alerting.alerts.Alerts.recovered",
         ),
+    ),
+    Elsewhere(
+        _TRANSACTION,
+        "no job keeps alerts; what watches jobs does",
+        ("alerting.alerts.Alerts.raised", "alerting.alerts.Alerts.recovered"),
     ),
     Elsewhere(
         "consumers/test_command.py::test_a_batch_is_a_file_that_replaces_itself_when_it_comes_again",
@@ -97,7 +100,7 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ("defs.erase.erase",),
     ),
     Elsewhere(
-        "engine/test_cursors.py::test_a_cursor_moves_only_for_who_has_seen_it_last",
+        _TRANSACTION,
         "a consumer begins once, before it has read anything",
         ("engine.cursors.CursorStore.begin", "engine.cursors.CursorStore.forget"),
     ),
@@ -112,9 +115,14 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ),
     ),
     Elsewhere(
-        "engine/test_cursors.py::test_a_checkpoint_folder_belongs_to_one_stream_and_a_stream_to_one_folder",
+        _TRANSACTION,
         _COMMAND,
-        ("engine.cursors.StreamCheckpoints.forget",),
+        (
+            "engine.cursors.StreamCheckpoints.forget",
+            "ingest_server.keys.IngestKeys.add",
+            "ingest_server.keys.IngestKeys.revoke",
+            "pipelines.games.live_ops_store.LiveOpsStore.reset",
+        ),
     ),
     Elsewhere(
         "engine/test_durable_files.py::test_a_process_that_is_killed_anywhere_leaves_the_old_or_the_new_content",
@@ -126,8 +134,7 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ),
     ),
     Elsewhere(
-        "engine/test_forgotten_batches.py"
-        "::test_whatever_is_forgotten_when_books_and_next_batches_are_as_if_nothing_was",
+        _TRANSACTION,
         "one transaction for each portion, and the next night goes on",
         ("engine.forgotten_batches._forget_some",),
     ),
@@ -142,12 +149,17 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
     Elsewhere(
         "engine/test_stores.py::test_processes_that_start_together_agree_on_one_schema",
         _STAYS,
-        ("engine.database._ensure_schema", "engine.database.ensure_tables"),
+        ("engine.database._ensure_schema",),
     ),
+    Elsewhere(_TRANSACTION, _STAYS, ("engine.database.ensure_tables",)),
     Elsewhere(
         _TRANSACTION,
         _FAULT,
-        ("engine.stores.CheckpointStore.fail", "engine.stores.CheckpointStore.reset"),
+        (
+            "engine.stores.CheckpointStore.fail",
+            "engine.stores.CheckpointStore.reset",
+            "sources.s3_sqs_state.S3SqsState.split",
+        ),
     ),
     Elsewhere(
         "erasing/test_erasing.py::test_rows_that_are_only_marked_as_removed_leave_their_files_too",
@@ -184,11 +196,6 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ("ingest_server.spool.Spool._insert",),
     ),
     Elsewhere(
-        "ingest_server/test_server.py::test_keys_are_made_listed_and_revoked_from_the_command_line",
-        _COMMAND,
-        ("ingest_server.keys.IngestKeys.add", "ingest_server.keys.IngestKeys.revoke"),
-    ),
-    Elsewhere(
         "lake/test_capability_probes.py::test_the_probe_tells_what_this_spark_and_delta_can_do",
         "its tables are thrown away",
         ("lake.capability_probes._runs",),
@@ -209,7 +216,7 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ("lake.lake.Lake._compare",),
     ),
     Elsewhere(
-        "lake/test_recovery.py::test_a_job_that_is_not_behind_begins_above_all_that_the_others_have_written_since",
+        _TRANSACTION,
         "stores have to be put back before; a number that was drawn for nothing changes nothing",
         ("engine.stores.CheckpointStore.draw_after",),
     ),
@@ -291,12 +298,6 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ),
     ),
     Elsewhere(
-        "pipelines/games/test_job.py"
-        "::test_what_a_batch_that_was_given_up_has_left_in_tables_is_counted_once_and_a_reset_counts_it_too",
-        _COMMAND,
-        ("pipelines.games.live_ops_store.LiveOpsStore.reset",),
-    ),
-    Elsewhere(
         _TRANSACTION,
         "what judges figures forgets them, which no scenario of the matrix does",
         ("pipelines.games.live_ops_store.LiveOpsStore.forget",),
@@ -313,12 +314,7 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ("lake.overwrite.delete_where",),
     ),
     Elsewhere(
-        "pipelines/games/test_job.py::test_a_batch_that_was_begun_and_not_read_is_halved_at_the_next_attempt",
-        _FAULT,
-        ("sources.s3_sqs_state.S3SqsState.split",),
-    ),
-    Elsewhere(
-        "pipelines/games/test_job.py::test_a_replay_that_was_interrupted_is_finished_first_whatever_is_asked_for_next",
+        _TRANSACTION,
         "the matrix replays nothing",
         ("sources.s3_sqs_state.S3SqsState.renew",),
     ),
