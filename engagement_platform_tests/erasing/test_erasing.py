@@ -419,10 +419,25 @@ def test_a_process_that_is_killed_is_followed_by_one_that_does_the_rest(tmp_path
 
 
 @pytest.mark.slow
-def test_rows_that_are_only_marked_as_removed_leave_their_files_too(tmp_path: Path, spark: SparkSession) -> None:
-    planted = Planted(tmp_path)
-    data = Lake(spark, planted.settings).sql_name(DATA)
+def test_rows_that_are_only_marked_as_removed_leave_their_files_too(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a call ended between the commit that marks them and the one that writes the files anew."""
+    planted, session = Planted(tmp_path), type(spark)
+    data, sql = Lake(spark, planted.settings).sql_name(DATA), session.sql
     spark.sql(f"ALTER TABLE {data} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')").collect()
+
+    def dies(session: SparkSession, statement: str, *given: Any, **named: Any) -> Any:
+        if statement.startswith("REORG"):
+            raise KeyboardInterrupt
+        return sql(session, statement, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "sql", dies)
+        with pytest.raises(KeyboardInterrupt):
+            planted.eraser().run(REF, WHOM)
+    found = places_with([Path(DATA.uri(planted.root))], [BOB.encode(), SECRET.encode()])
+    assert current_files(planted.root, DATA).intersection(found), "rows are marked, and in files of now"
     assert planted.eraser().run(REF, WHOM)[DATA.name] == 9
     found = places_with([Path(DATA.uri(planted.root))], [BOB.encode(), SECRET.encode()])
     assert not current_files(planted.root, DATA).intersection(found)

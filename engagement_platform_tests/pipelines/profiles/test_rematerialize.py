@@ -215,7 +215,10 @@ def test_what_was_deleted_long_ago_is_forgotten_where_a_retention_is_set(make_wo
     assert len(world.lake.read(world.entity.base).collect()) == 2
     world.send([Said("q", 4, "UPDATE", {"name": "Bo"})])
     world.ingest()
+    with pytest.raises(Crash):
+        world.move(crash_at("tombstones.delete:after"), later=timedelta(days=31))
     [report] = world.move(later=timedelta(days=31))
+    assert report.replayed
     assert report.counts["tombstones_removed"] == 1
     assert [row["profile_id"] for row in world.lake.read(world.entity.base).collect()] == ["q"]
     assert world.seen_by_rules() == world.expected()
