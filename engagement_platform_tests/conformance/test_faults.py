@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -446,6 +446,32 @@ def test_requests_that_are_answered_late_have_met_a_fault_and_are_none_that_fail
     assert without_late(Counter({"s3 slow": 3, "sqs slow": 1, "s3 lost": 2})) == (Counter({"s3 lost": 2}), 4)
 
 
+def test_a_round_counts_the_faults_that_have_met_their_job_and_reports_what_is_torn_after_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    injected, kinds = Counter({"s3 lost": 1}), {INGEST: [LOCKED], GAMES: [LOCKED, LATE, "S3 and SQS: answers lost"]}
+    came_to = [Event("at", job, 9.0, kind) for job in kinds for kind in kinds[job]]
+
+    def run(*_: object) -> list[Event]:
+        injected["s3 slow"] += 2
+        return [*came_to, wrote(STORES, 11, 14), Event("done", INGEST, 30.0), Event("done", GAMES, 40.0)]
+
+    storm = Storm.__new__(Storm)
+    members = {
+        "stores": tmp_path / "stores.db", "copies": (tmp_path / "older", tmp_path / "old"), "rng": random.Random(1),
+        "outcome": faults.Outcome(), "_undone": [], "proxy": SimpleNamespace(injected=injected, coming=deque(["lost"])),
+        "_lasted": [Lasted(LOCKED, GAMES, 10.0, 15.0), Lasted(LOCKED, INGEST, 1.0, 5.0)],
+        "jobs": SimpleNamespace(run=run), "watcher": SimpleNamespace(across=lambda: ["one is torn across tables"]),
+        "_next_kinds": kinds.__getitem__, "produce": Mock(), "put": Mock(), "until_empty": list,
+    }  # fmt: skip
+    for name, value in members.items():
+        monkeypatch.setattr(storm, name, value, raising=False)
+    storm.round(7, 10, 10)
+    assert storm.outcome.faults == [Fault(LOCKED, GAMES, 31.0), Fault(LATE, GAMES, 31.0)]
+    assert storm.outcome.seen == ["round 7: one is torn across tables"]
+    assert (storm.outcome.wrong, storm.outcome.unnoticed, list(storm.proxy.coming), storm._lasted) == ([], [], [], [])
+
+
 def test_a_reader_that_looks_less_often_than_once_a_round_fails_the_storm() -> None:
     assert too_seldom(3, 3) == []
     assert too_seldom(2, 3) == ["the reader looked 2 times in 3 rounds"]
@@ -507,6 +533,16 @@ def test_what_is_killed_after_its_job_was_done_has_met_nobody(
     fault = {"kind": PROCESS, "job": GAMES, "point": "finalized", "does": "pass", "seconds": 0.0}
     events = jobs.run([GAMES], [fault], happens)
     assert killed == [event.why for event in came(events)] == ([] if done else [PROCESS])
+
+
+def test_an_attempt_to_write_has_the_times_that_its_process_tells(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jobs = Jobs({}, tmp_path, tmp_path / "log")
+    monkeypatch.setattr(jobs, "_ask", lambda *_: None)
+    for said in ({"wrote": STORES, "why": GONE, "began": 1.5, "when": 2.5}, {"idle": True}):
+        jobs._said.put(said)
+    assert jobs.run([], [], Mock()) == [wrote(STORES, 1.5, 2.5, GONE)]
 
 
 @pytest.fixture
