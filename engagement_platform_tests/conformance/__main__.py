@@ -158,8 +158,9 @@ def _faults(asked: argparse.Namespace, failures: list[str]) -> Iterator[str]:
     yield (
         f"{ended.messages:,} messages and {ended.objects:,} objects in {ended.seconds / 60:.0f} minutes, with "
         f"{len(ended.faults)} faults; jobs failed {ended.failed} times, and {sum(ended.requests.values()):,} requests "
-        f"to S3 and SQS. Lost: {len(ended.lost)}; doubled: {len(ended.doubled)}; torn, twice, gone or an error for the "
-        f"reader, which looked {ended.polls:,} times: {len(ended.seen)}; stores that went back unnoticed: "
+        f"to S3 and SQS; {ended.late:,} more were answered late. Lost: {len(ended.lost)}; doubled: "
+        f"{len(ended.doubled)}; torn, twice, gone or an error for the reader, which looked {ended.polls:,} times: "
+        f"{len(ended.seen)}; stores that went back unnoticed: "
         f"{len(ended.unnoticed)}; errors that no fault may cause: {len(ended.wrong)}."
     )
     yield ""

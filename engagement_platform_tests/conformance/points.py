@@ -407,7 +407,6 @@ SITES: Mapping[str, int] = {
     "lake.lake.Lake._compare": 2,
     "lake.lake.Lake._create": 2,
     "lake.lake.Lake.append": 2,
-    "lake.lake.Lake.set_property": 2,
     "lake.optimize.checkpoint_log": 2,
     "lake.overwrite.merge_newer": 2,
     "lake.overwrite.update_rows": 2,

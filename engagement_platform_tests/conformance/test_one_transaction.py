@@ -87,7 +87,7 @@ DONE: Mapping[str, tuple[ModuleType, Callable[[Engine], object]]] = {
     "engine.database.ensure_tables": (database, lambda engine: ensure_tables(engine, foreign_commits.METADATA)),
     "engine.forgotten_batches._forget_some": (
         forgotten_batches,
-        lambda engine: forgotten_batches.forget(engine, BEGIN + DAY),
+        lambda engine: forgotten_batches.forget(engine, timedelta(0), BEGIN + DAY),
     ),
     "engine.stores.CheckpointStore.draw_after": (stores, lambda engine: CheckpointStore(engine).draw_after(100)),
     "engine.stores.CheckpointStore.fail": (
