@@ -82,6 +82,7 @@ TIMES_AGAIN = 3
 PAIRED = "+"
 _SEQUENCE = re.compile(r"(?<=sequence': )\d+")
 """In a row, or in the end of a batch: `'batch_sequence': 14`, `'sequence': 14`."""
+_BEGAN = re.compile(r", 'batches_before': \d+")
 _PROPERTIES = "properties of "
 
 
@@ -327,8 +328,13 @@ def overlap(one: Sequence[float], other: Sequence[float]) -> str:
 
 
 def _left(own: Machine) -> Contents:
-    """What two operations leave, whatever it took."""
-    return in_order(contents(own) | {name: rows for name, rows in stored(own).items() if name.split()[0] in STORES})
+    """What two operations leave, whatever it took.
+
+    Of tombstones which there are: those of players, by which batches of engagements do not go, are drawn at once, and
+    those of persons when the batches of others are over.
+    """
+    kept = {name: rows for name, rows in stored(own).items() if name.split()[0] in STORES}
+    return in_order(contents(own) | {name: [_BEGAN.sub("", row) for row in rows] for name, rows in kept.items()})
 
 
 def in_order(found: Contents) -> Contents:
