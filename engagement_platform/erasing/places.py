@@ -90,7 +90,8 @@ class Tables(Erasable):
         logs = [files.retention({files.RETENTION: text}) if text else None for text in entries]
         forever = ", ".join(name for name, each in kept.items() if each is None)
         never = f"{files.RETENTION} of {forever} is set to a length, without which VACUUM removes nothing"
-        longest = max([self.settings.maintenance.rollback_window, *filter(None, kept.values())])
+        window = min(self.settings.maintenance.rollback_window, files.LONGEST_RETENTION)
+        longest = max([window, *filter(None, kept.values())])
         return {
             Former.FILES: never if forever else longest + _SLACK,
             Former.LOG: max(_LOG_RETENTION if each is None else each for each in logs) + _SLACK,

@@ -33,6 +33,8 @@ _DEFAULT_INDEXED = 32
 RETENTION = "delta.deletedFileRetentionDuration"
 DEFAULT_RETENTION = timedelta(days=7)
 """Delta's default of it."""
+LONGEST_RETENTION = timedelta(days=365_000)
+"""What is kept longer is so for good; any time of today with so much before or behind it is in the calendar."""
 _LENGTH = r"(\d+)\s+(week|day|hour|minute|second|millisecond|microsecond)s?"
 _INTERVAL = re.compile(rf"(?:interval\s+)?{_LENGTH}(?:\s+{_LENGTH})*", re.IGNORECASE)
 
@@ -117,7 +119,8 @@ def shape(table: DeltaTable) -> Shape:
 
 
 def retention(properties: Mapping[str, str]) -> timedelta | None:
-    """How long removed files are kept, from the table's properties; None where these say it as no sum of lengths.
+    """How long removed files are kept, from the table's properties, at most LONGEST_RETENTION; None where these say it
+    as no sum of lengths, or one that no number of Spark can hold.
 
     Spark refuses months and years, too, when it needs this.
     """
@@ -127,7 +130,11 @@ def retention(properties: Mapping[str, str]) -> timedelta | None:
     if not _INTERVAL.fullmatch(text.strip()):
         return None
     lengths = re.findall(_LENGTH, text, re.IGNORECASE)
-    return sum((timedelta(**{f"{unit.lower()}s": int(count)}) for count, unit in lengths), timedelta(0))
+    try:
+        kept = sum((timedelta(**{f"{unit.lower()}s": int(count)}) for count, unit in lengths), timedelta(0))
+    except (OverflowError, ValueError):
+        return None
+    return min(kept, LONGEST_RETENTION)
 
 
 def _leaves(fields: Sequence[Mapping[str, Any]], name: str = "", stored: str = "") -> Iterator[tuple[str, str, str]]:

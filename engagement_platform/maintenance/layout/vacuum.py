@@ -141,7 +141,7 @@ class RetentionUnreadable(PlatformError):
         self.table = table
         super().__init__(
             f"VACUUM of {table} is refused: its {files.RETENTION} is {text!r}, which is no sum of weeks, days, hours, "
-            "minutes and seconds. Nothing was removed. Set it on the table, such as 'interval 7 days'."
+            "minutes and seconds, or too long. Nothing was removed. Set it on the table, such as 'interval 7 days'."
         )
 
 

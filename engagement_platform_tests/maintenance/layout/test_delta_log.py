@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from engagement_platform.maintenance.layout.delta_log import Removed, recent
-from engagement_platform.maintenance.layout.files import DEFAULT_RETENTION, retention
+from engagement_platform.maintenance.layout.files import DEFAULT_RETENTION, LONGEST_RETENTION, retention
 from engagement_platform_tests.maintenance.layout import logs
 
 KB = 1024
@@ -116,6 +116,10 @@ def test_a_checkpoint_of_version_2_is_seen_with_the_removes_in_its_sidecars(kind
         ("interval 1 day and a half", None),
         ("interval 12 hours 1 month", None),
         ("", None),
+        ("interval 3000000 days", LONGEST_RETENTION),
+        ("interval 9999999999 days", None),
+        ("interval 999999999 days 1 week", None),
+        (f"interval {'9' * 5000} days", None),
     ],
 )
 def test_retention_is_read_as_spark_reads_it_or_not_at_all(said: str, kept: timedelta | None) -> None:

@@ -256,9 +256,10 @@ def test_removed_files_within_the_retention_of_their_table_wait(tmp_path: Path) 
     assert "vacuum_due" in codes(examined(after_removals(tmp_path / "short", timedelta(days=6), five_days)))
 
 
-def test_of_a_table_whose_retention_cannot_be_read_nothing_is_due(tmp_path: Path) -> None:
-    months = {"delta.deletedFileRetentionDuration": "interval 1 month"}
-    assert examined(after_removals(tmp_path / "t", timedelta(days=99), months)).facts.due == []
+@pytest.mark.parametrize("text", ["interval 1 month", "interval 9999999999 days", "interval 3000000 days"])
+def test_of_a_table_whose_retention_cannot_be_read_or_never_ends_nothing_is_due(tmp_path: Path, text: str) -> None:
+    said = {"delta.deletedFileRetentionDuration": text}
+    assert examined(after_removals(tmp_path / "t", timedelta(days=99), said)).facts.due == []
 
 
 def test_tombstones_between_the_checkpoint_and_the_commits_looked_at_count(tmp_path: Path) -> None:

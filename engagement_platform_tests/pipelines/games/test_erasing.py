@@ -149,6 +149,9 @@ def test_a_receipt_promises_no_day_where_nobody_can_read_how_long_a_table_keeps_
         unreadable["files"] == f"{names[0]} of {FORMER.name} is set to a length, without which VACUUM removes nothing"
     )
     assert days(unreadable["log"]) == 32, "Delta's default, which cleaning goes by then"
+    for_good = until("interval 3000000 days")
+    assert {what: days(of) for what, of in for_good.items()} == dict.fromkeys(("files", "log"), 365_002)
+    assert until("interval 9999999999 days")["files"] == unreadable["files"]
 
 
 @pytest.mark.slow
