@@ -38,8 +38,9 @@ def subject_id(given: str) -> str:
     """The id as given, or for `-` the next line of standard input: arguments are seen by every user of a machine."""
     if given != "-":
         return given
-    # As arguments come: what is no UTF-8 is refused by the rule for ids, too.
-    return sys.stdin.buffer.readline().decode("utf-8", "surrogateescape").rstrip("\r\n")
+    # As arguments come: what is no UTF-8 is refused by the rule for ids, too. Without the mark of the byte order that
+    # some editors and shells write before a text.
+    return sys.stdin.buffer.readline().decode("utf-8-sig", "surrogateescape").rstrip("\r\n")
 
 
 def print_json(value: object) -> None:

@@ -119,6 +119,8 @@ def test_ids_are_read_from_lines_of_standard_input_in_one_order_whatever_that_of
     done = call("erase", *words, given="s-1\np-1\np-3\nq-1\nn\n")
     assert asked == [Request("s-1", None, ["p-1", "p-2", "p-3"], (), ["q-1"])]
     assert (done.exit_code, "p-1" in done.output) == (1, False), "the last line was the answer"
+    call("erase", "--subject", "-", "--person", "-", given="\ufeffs-1\r\np-1\r\nn\r\n")
+    assert asked[1:] == [Request("s-1", None, ["p-1"], (), [])], "a mark of the byte order is no part of an id"
     for more in (("--person", "-"), ("--profile", "-")):
         done = call("erase", "--yes", "--subject", "-", *more, given="s-1\n")
         assert "(empty_id)" in str(done.exception)
