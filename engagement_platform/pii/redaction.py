@@ -6,6 +6,7 @@ Pure functions. What is personal data is `declared`, what looks like it is `dete
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -86,6 +87,7 @@ def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Ca
 
 
 _GONE = object()
+_FRACTION = re.compile(r"[.,](\d+)")
 _Nodes = tuple[Node, ...]
 
 
@@ -137,10 +139,10 @@ class _Walk:
         if safe:
             return value
         kept = any(node.kept for node in nodes)
-        # Of a time only the fraction is of any length.
         seen = value
         if path == ("event_ts",) and isinstance(value, str):
-            seen = value.replace(",", ".").partition(".")[2]
+            # Of a time only the fraction is of any length; with the offset behind it it would pass for a phone number.
+            seen = "".join(_FRACTION.findall(value))
         kind = self.look(seen, rule, kept=kept)
         return value if kind is None else self.treat(kind, value, path, kept=kept)
 

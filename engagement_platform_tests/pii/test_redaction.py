@@ -124,6 +124,11 @@ def test_personal_data_where_an_id_belongs_refuses_the_event_under_every_policy(
         assert refused.path == f"/{name}"
 
 
+@pytest.mark.parametrize("fraction", [".001234-0500", ",001234567-05:00", ".004111111-0200"])
+def test_no_time_is_a_phone_number_by_its_offset(fraction: str) -> None:
+    assert taken({**EVENT, "event_ts": f"2026-11-22T10:00:00{fraction}"}).findings == ()
+
+
 def test_a_declared_value_is_looked_for_in_all_other_fields() -> None:
     event = {**EVENT, "player": {"name": "Grünwald"}, "title": "Hail GRÜNWALD the 3rd", "grünwald": 1, "map": "Wald"}
     done = taken(event)
