@@ -10,9 +10,26 @@ from itertools import accumulate
 
 LONGEST_ID = 20
 """Digits of the greatest number of 64 bits. One in five ids of 19 digits has a window that passes for a card."""
-_CARD = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[ -]?\d){12,18}(?!\d)")
-_FIRST_GROUP = re.compile(r"(?<!\d)(?:(?<!\d\.)[2-69](?:\d{5}|\d{7}|\d{12,18})|[2-69]\d{3})(?!\d)")
-_NEXT_GROUP = re.compile(r"[\W_]{1,4}(\d{1,15})(?!\d)")
+_ENOUGH = re.compile(r"(?:\d\D{0,4}){12}\d")
+"""Most texts have no thirteen digits so near to each other, and are done."""
+_UUID = re.compile(r"(?<![^\W_])[\dA-F]{8}(?:-[\dA-F]{4}){3}-[\dA-F]{12}(?![^\W_])", re.ASCII | re.IGNORECASE)
+_MONTH = r"(?:(?:0[1-9]|1[0-2])[2-4]\d|[2-4]\d(?:0[1-9]|1[0-2]))"
+_DATED = rf"(?:{_MONTH}|20[2-4]\d)"
+"""A group of four digits that may stand beside a card: its expiry, or the year of that."""
+_ALL = re.compile(r"(?<!\d)(?<!\d[ .-])\d(?:[ -]?\d){12,18}(?![ -]?\d)")
+_WHOLE = re.compile(r"(?<!\d)(?<!\d\.)(\d{13,19}?)(?:(?!\d)|(?:0[1-9]|1[0-2])[/-](?:20)?[2-4]\d(?!\d))")
+"""A run, or what is before the expiry that is glued to it: 411111111111111112/29."""
+_GAP = r"[\W_]{1,4}"
+_GROUPS = re.compile(
+    # 4-4-4-4, also of fewer digits or more, and 8-8; then 6-10, 4-6-5, 4-3-3-3 and 4-8-4. Between all of a card are the
+    # same characters, and with one group more of the same length it is a list of numbers.
+    rf"(?<!\d)(?=([2-69]\d{{3}}(?P<of4>{_GAP})(?:\d{{4}}(?P=of4)){{2}}"
+    rf"(?:\d{{1,3}}(?!\d)|\d{{4}}(?!(?P=of4)(?!{_DATED})\d{{4}}(?!\d))(?:(?P=of4)\d{{1,3}}(?!\d))?)"
+    rf"|(?<!\d\.)[2-69](?:\d{{7}}(?P<of8>{_GAP})\d{{8}}(?!(?P=of8)\d{{8}}(?!\d))|\d{{5}}{_GAP}\d{{10}}"
+    rf"|\d{{3}}(?P<gap>{_GAP})(?:\d{{6}}(?P=gap)\d{{4,5}}|(?:\d{{3}}(?P=gap)){{2}}\d{{3}}|\d{{8}}(?P=gap)\d{{4}}))))"
+)
+_LAST_DIGITS = re.compile(r"\d+\Z")
+_BESIDE = re.compile(_DATED)
 _EVEN = re.compile(
     # At most one number before them, and expiry and CVV behind: 7 41 11 11 11 11 11 11 11, 411 111 111 111 1111 12/29.
     r"(?<!\d)(?<!\d[ -])(?:\d{1,4}[ -])?"
@@ -21,7 +38,6 @@ _EVEN = re.compile(
 )
 _RUN = re.compile(r"(\d\.)?(\d{14,})", re.ASCII)
 _BEGINS = re.compile("[2-69]")
-_MONTH = r"(?:(?:0[1-9]|1[0-2])[2-4]\d|[2-4]\d(?:0[1-9]|1[0-2]))"
 _EXPIRY = rf"(?:{_MONTH}|(?:0[1-9]|1[0-2])20[2-4]\d|20[2-4]\d(?:0[1-9]|1[0-2]))"
 _ISSUERS = re.compile(
     r"4\d{12}(?:\d{3}){0,2}"  # 13, 16 or 19 digits
@@ -42,13 +58,6 @@ have 65 behind their first digit, snowflakes of 2027 to 2031 begin with 22 to 27
 """
 _DOUBLED = str.maketrans("0123456789", "0246813579")
 """A digit -> the digits of its double, added up."""
-_LAST_GROUP = {
-    (4, 4): 0, (4, 8): 0, (4, 12): 4, (4, 16): 3, (6, 10): 5, (3, 7): 0, (3, 10): 3, (6, 6): 10, (8, 8): 8, (8, 12): 4,
-}  # fmt: skip
-"""(digits of a group, digits up to its end) -> digits of the one that ends a card behind it; 0: none does.
-
-Cards are printed as 4-4-4-4, 4-6-5, 4-3-3-3, 6-10, 8-8 and 4-8-4.
-"""
 
 
 def luhn(digits: str) -> bool:
@@ -70,11 +79,16 @@ def text_has_card(text: str, *, ids: bool) -> bool:
 
     ids: of others beside it in a run as long as ids are only an expiry counts, as in a fraction.
     """
+    if not _ENOUGH.search(text):
+        return False
+    # Of UUIDs one in 38,000 has groups of digits as a card has.
+    outside = _UUID.sub("x", text) if "-" in text else text
     return (
-        any(is_card(found.replace(" ", "").replace("-", "")) for found in _CARD.findall(text))
+        any(is_card(found.replace(" ", "").replace("-", "")) for found in _ALL.findall(outside))
+        or any(map(is_card, _WHOLE.findall(text)))
         or any(run_has_card(run, ids=ids or point != "") for point, run in _RUN.findall(text))
-        or any(_begins_card(text, found) for found in _FIRST_GROUP.finditer(text))
-        or any(is_card(found.replace(" ", "").replace("-", "")) for found in _EVEN.findall(text))
+        or any(_is_of_card(outside, found) for found in _GROUPS.finditer(outside))
+        or any(is_card(found.replace(" ", "").replace("-", "")) for found in _EVEN.findall(outside))
     )
 
 
@@ -106,17 +120,14 @@ def run_has_card(run: str, *, ids: bool) -> bool:
     return False
 
 
-def _begins_card(text: str, first: re.Match[str]) -> bool:
-    """Whether a group of digits and those behind it are a card's; others may follow, such as expiry and CVV."""
-    digits = group = first.group()
-    end = first.end()
-    while not is_card(digits):
-        following = _NEXT_GROUP.match(text, end)
-        last = _LAST_GROUP.get((len(group), len(digits)))
-        if following is None or last is None:
-            return False
-        group, end = following[1], following.end()
-        if 0 < last < len(group) and is_card(digits + group[:last]):
-            return True
-        digits += group
-    return True
+def _is_of_card(text: str, groups: re.Match[str]) -> bool:
+    """Whether groups of digits, or all but a fifth one, are a card's, and no others of a list."""
+    digits = "".join(filter(str.isdecimal, groups[1]))
+    if not (is_card(digits) or is_card(digits[:16])):
+        return False
+    gap, size = groups["of4"] or groups["of8"], 4 if groups["of4"] else 8
+    if gap is None or not text.endswith(gap, 0, groups.start()):
+        return True
+    end = groups.start() - len(gap)
+    before = _LAST_DIGITS.search(text, max(0, end - size - 1), end)
+    return before is None or len(before[0]) != size or _BESIDE.fullmatch(before[0]) is not None

@@ -380,6 +380,46 @@ def test_of_times_and_ids_of_usual_shapes_less_than_one_in_a_hundred_pass_for_a_
     assert sum(looks_like(text) is not None for text in texts) < 50
 
 
+def some(dice: random.Random, least: int, greatest: int, many: int = 20) -> list[int]:
+    """Numbers from least to greatest."""
+    return [dice.randint(least, greatest) for _ in range(many)]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda dice: json.dumps(list(map(str, some(dice, 1000, 9999)))),
+        lambda dice: json.dumps(some(dice, 1000, 9999), separators=(",", ":")),
+        lambda dice: " ".join(map(str, some(dice, 1000, 9999))),
+        lambda dice: "-".join(map(str, some(dice, 1000, 9999, 6))),
+        lambda dice: ";".join(map(str, some(dice, 10_000_000, 99_999_999))),
+        lambda dice: str([round(dice.uniform(-9999, 9999), 4) for _ in range(20)]),
+        lambda dice: "GPA.33{:02}-{:04}-{:04}-{:05}".format(*map(dice.randrange, (100, 10_000, 10_000, 100_000))),
+        lambda dice: "{:08}-{:04}-4{:03}-8{:03}-{:012}".format(
+            *map(dice.randrange, (10**8, 10**4, 1000, 1000, 10**12))
+        ).upper(),
+    ],
+    ids=["quoted", "JSON", "blanks", "dashes", "of eight", "floats", "orders of Google Play", "UUIDs"],
+)
+def test_of_lists_of_numbers_orders_and_uuids_of_digits_less_than_one_in_a_hundred_pass_for_a_card(
+    made: Callable[[random.Random], str],
+) -> None:
+    dice = random.Random(7)
+    assert sum(looks_like(made(dice), Rule.ID) is not None for _ in range(1_000)) < 10
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[-7965.8146, -4176.0208, 3484.3716, 4513.6756, -1564.7356, -8244.9278]",
+        '["7883","2127","7523","4148","2530","3381","3827","1675"]',
+        "42694208-0939-4729-860c-58d0334de73d",
+    ],
+)
+def test_these_are_no_cards(text: str) -> None:
+    assert looks_like(text, Rule.ID) is None
+
+
 def test_groups_of_digits_that_no_card_has_are_an_id() -> None:
     """Of ten such times one makes 16 digits that begin and end as those of a card do."""
     assert [looks_like(f"421-173255760000{last}-77") for last in range(10)] == [None] * 10
@@ -418,8 +458,9 @@ def test_below_a_name_that_says_phone_only_numbers_are_phone_numbers() -> None:
             ("QUFB" * 10 + "\n") * 1_500,
             "a@2x.b" * 10_000,
         ),
+        *("4111," * 12_000, "41111111-1111-1111-1111-" * 2_500, "1229 4111 1111 1111 1111 " * 2_500),
     ],
-    ids=range(36),
+    ids=range(39),
 )
 def test_a_long_text_made_to_be_slow_is_not(text: str) -> None:
     def look(part: str) -> float:
