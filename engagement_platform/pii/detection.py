@@ -30,15 +30,26 @@ class Kind(StrEnum):
 _HINT = re.compile(r"[\d@]|%|::|[A-Fa-f]:[A-Fa-f]|\\u|[\w+/-]{8}|[^\x00-\x7f]", re.ASCII)
 
 _HINT_ONCE_DECODED = re.compile(r"[\d@%]|::|[A-Fa-f]:[A-Fa-f]")
-_FILES = r"(?:png|jpe?g|gif|webp|svg|m?jsx?|tsx?|css|json|html|bundle)"
+_FILES = (
+    r"(?:png|jpe?g|gif|webp|svg|[cm]?jsx?|tsx?|css|json|html|(?:js)?bundle|map|wasm|gz|unityweb|plist|atlas|pvr|ccz|ktx2?"
+    r"|astc|dds|tga|fnt|ttf|otf|woff2?|mp[34]|ogg|wav|prefab)"
+)
+_ENDS_AS_FILES = rf"[\w.-]{{0,253}}(?<=\.){_FILES}(?![\w-]|\.\w)"
+_TLDS = (
+    # Those of countries, and usual ones that are no words of games: no word before a file's ending is an address else.
+    r"(?:a[c-gilmoq-uwxz]|b[abd-jmnorstvwyz]|c[acdf-ik-oru-z]|d[ejkmoz]|e[cegrstu]|f[ijkmor]|g[abd-ilmnp-uwy]|h[kmnrtu]"
+    r"|i[del-oq-t]|j[emop]|k[eghimnprwyz]|l[abcikr-vy]|m[acdeghk-z]|n[acefgilopruz]|om|p[ae-hk-nr-twy]|qa|r[eosuw]"
+    r"|s[a-eg-or-vx-z]|t[cdfghj-ortvwz]|u[agksyz]|v[aceginu]|w[fs]|y[et]|z[amw]|com|org|net|edu|gov|mil|info|biz|mobi"
+    r"|xyz|online|club|email|asia|coop|museum|gmbh|berlin)"
+)
 # Begins at the @ and looks back one character: a pattern that begins with the name takes quadratic time on a long text.
 _EMAIL = re.compile(
     r"(?:(?<=[\w.+%!#$&'*/=?^`{|}~-])|(?<=\w\"))(?:@|%40)"
-    # What ends a name of a file ends no domain, and behind @2x nothing does: hero@2x.dark.png. Two or three words stand
-    # before such an end where others have a domain: render@index.android.bundle, value@app.min.js.
-    rf"(?!\dx\.[\w.-]{{0,253}}\b{_FILES}(?![\w-]|\.\w))"
-    rf"(?:[\w-]{{1,63}}\.){{1,10}}(?!{_FILES}(?![^\W\d_])|(?:android|ios|native|web|min)\.{_FILES}(?![^\W\d_]))"
-    r"(?:[^\W\d_]{2,24}|xn--[\w-]{1,59})",
+    # What ends a name of a file ends no domain, and behind @2x nothing does: hero@2x.dark.png. Before such an end only
+    # the end of a domain does: bob@example.org.json, but not value@vendor.chunk.js.
+    rf"(?!\dx\.{_ENDS_AS_FILES})(?>((?={_ENDS_AS_FILES}))?)"
+    rf"(?:[\w-]{{1,63}}\.){{1,10}}(?!{_FILES}(?![^\W\d_]))"
+    rf"(?:{_TLDS}(?![^\W_])|xn--[\w-]{{1,59}}|(?(1)(?![a-z]))[^\W\d_]{{2,24}})",
     re.IGNORECASE,
 )
 _IPV4 = re.compile(r"(?<![A-Za-z\d])(?<!\d\.)(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})(?![A-Za-z\d]|\.\d)")

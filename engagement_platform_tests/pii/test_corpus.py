@@ -55,7 +55,7 @@ IN_NAMES_OF_FILES = (
     "avatars%2Fbob.canary%40example.org.png", "bob.canary@example.org-photo.png", "bob.canary@example.org_avatar.jpg",
     "https://x.org/bob.canary@example.org.html", "bob.canary@example.org.json:1:2", "bob.canary@example.org.min.js",
     "bob.canary@json.org.json", "bob.canary@mail.example.co.uk.tar.json",
-    "bob.canary@\u0634.\u0634\u0628\u0643\u0629.png",
+    "bob.canary@\u0634.\u0634\u0628\u0643\u0629.png", "bob.canary@example.xn--p1ai.json", "bob.canary@example.de.plist",
 )  # fmt: skip
 NETWORKS = ("2200770123456784", "2204123456789012343", "9792000000000003", "5010000000000007", "6070000000000002",
             "6799990100000000019")  # fmt: skip

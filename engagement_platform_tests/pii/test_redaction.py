@@ -280,6 +280,10 @@ NO_LOOK = [
     "00123456789", "/replays/0123/4567890", "01/2026-12/2026", "a::b", "Cafe::Bad", "Chrome/131.0.0.0 Safari/537.36",
     "1.4111111111111111", "0004111111111111111", "hero@2x.png", "render@index.android.bundle:1:2", "value@app.js",
     "value@app.min.js:9:1", "icons/hero@2x.dark.png", "hero@3x.en.webp?v=1", "main@index.ios.bundle", "a@b.json",
+    "value@vendor.chunk.js:2:1", "t@main.abcdef12.js:1:2", "main.dart@app.dart.js", "e@unity.loader.js:1",
+    "e@Build.framework.js", "e@game.wasm.js", "e@Build.framework.js.gz", "render@bundle.abc.js", "a@hud.button.png",
+    "icon@dark.large.png", "icon@menu.hd.png", "onPress@main.jsbundle:1234:56", "hero@2x.plist", "hero@2x.atlas",
+    "hero@2x.pvr.ccz", "hero@dark.fnt", "theme@boss.mp3", "t@2.de12cd34.bundle.js",
 ]  # fmt: skip
 
 
@@ -458,9 +462,10 @@ def test_below_a_name_that_says_phone_only_numbers_are_phone_numbers() -> None:
             ("QUFB" * 10 + "\n") * 1_500,
             "a@2x.b" * 10_000,
         ),
+        ("a@b" + ".cbc" * 60 + ".js ") * 240,
         *("4111," * 12_000, "41111111-1111-1111-1111-" * 2_500, "1229 4111 1111 1111 1111 " * 2_500),
     ],
-    ids=range(39),
+    ids=range(40),
 )
 def test_a_long_text_made_to_be_slow_is_not(text: str) -> None:
     def look(part: str) -> float:
