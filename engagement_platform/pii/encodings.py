@@ -28,8 +28,8 @@ def decoded(text: str) -> Iterator[str]:
     plain = [text]
     if "%" in text:
         plain.append(unquote(text))
-        if "+" in text:
-            plain.append(unquote_plus(text))
+    if "+" in text and ("%" in text or "=" in text):
+        plain.append(unquote_plus(text))
     if "\\u" in text:
         plain.append(joined(_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)))
     for each in plain:
@@ -40,12 +40,12 @@ def decoded(text: str) -> Iterator[str]:
     lines = ("".join(each.split()) for each in _LINES.findall(text)) if "\n" in text else ()
     for run in (*_BASE64.findall(text), *lines):
         for token in (run,) if run.isalnum() else _tokens(run):
-            # One digit too many is no byte.
-            if len(token) % 4 != 1:
-                for each in _texts(a2b_base64(token.translate(_URL_SAFE) + "=" * (-len(token) % 4))):
-                    yield each
-                    if (narrow := narrowed(each)) != each:
-                        yield narrow
+            # One digit too many is no byte: of a text that was cut, or of a word behind lines.
+            whole = token[:-1] if len(token) % 4 == 1 else token
+            for each in _texts(a2b_base64(whole.translate(_URL_SAFE) + "=" * (-len(whole) % 4))):
+                yield each
+                if (narrow := narrowed(each)) != each:
+                    yield narrow
 
 
 def joined(text: str) -> str:
@@ -102,3 +102,14 @@ def _narrow(character: str) -> str:
         return character
     digit = unicodedata.decimal(plain, None)
     return plain.replace(_IDEOGRAPHIC_STOP, ".") if digit is None else str(digit)
+
+
+def bare(text: str) -> str:
+    """The text in NFKD without marks and what only formats: of all forms of a text the same, and of ü that of u."""
+    return text if text.isascii() else "".join(map(_base, text))
+
+
+@lru_cache(maxsize=10_000)
+def _base(character: str) -> str:
+    apart = unicodedata.normalize("NFKD", character)
+    return "".join(each for each in apart if unicodedata.category(each) not in _INVISIBLE)

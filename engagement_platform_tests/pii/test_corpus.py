@@ -124,7 +124,8 @@ def shapes() -> Iterator[dict[str, object]]:
 def rarer_shapes() -> Iterator[dict[str, object]]:
     """The same, of senders that are fewer."""
     for text in (*BEYOND_ASCII, *WRITTEN_PHONES, *WRITTEN_ADDRESSES, *NETWORKS, '"bob smith"@example.org',
-                 "41111111 11111111", "4111 11111111 1111", "4111-1111-1111-1111123"):  # fmt: skip
+                 "41111111 11111111", "4111 11111111 1111", "4111-1111-1111-1111123",
+                 "phone=555+123+4567&x=1"):  # fmt: skip
         yield {"note": text}
     for text in IN_NAMES_OF_FILES:
         yield {"note": text}
@@ -132,19 +133,6 @@ def rarer_shapes() -> Iterator[dict[str, object]]:
         yield {"by": {text: {"since": 3}}}
     for name in ("event_id", "player_id"):
         yield {name: "bob.canary@example.org.json"}
-    for content in (b"bob.canary@example.org\0", "j\xf6rg@example.org".encode("latin-1"),
-                    "bob.canary@example.org \U0001f468\u200d\U0001f469".encode()):  # fmt: skip
-        yield {"note": base64.b64encode(content).decode()}
-    for content in ("Gr\xf6\xdfe 4111111111111111".encode("latin-1"), b"\x08\x01\x12\x0fbob@example.org",
-                    b"\x02card 4111111111111111\x03", b"a@b.co", b"\xff\xfe" + "bob@example.org".encode("utf-16-le"),
-                    b"\x0a\x0b203.0.113.7\x12\x04\xff\xfe\xfd\xfc"):  # fmt: skip
-        yield {"note": base64.b64encode(content).decode()}
-        yield {"note": [base64.b64encode(content).decode().rstrip("=")]}
-    for width in (64, 75, 76):
-        for end in ("\n", "\r\n", "\n  "):
-            for shift in range(width * 3 // 4 - 20, width * 3 // 4, 5):
-                mime = base64.b64encode(b"x" * shift + b" bob.canary@example.org, " + b"y" * 90).decode()
-                yield {"note": end.join(mime[at : at + width] for at in range(0, len(mime), width))}
     for plain in (CARDS[0], *PHONES):
         bold = plain.translate({ord("0") + digit: chr(0x1D7CE + digit) for digit in range(10)})
         yield {"note": bold}
@@ -162,6 +150,28 @@ def rarer_shapes() -> Iterator[dict[str, object]]:
         yield {"note": before + base64.b64encode(b"bob.canary@example.org").decode()}
     for name in ("event_id", "player_id", "orderRef"):
         yield {name: f"{CARDS[0]}1229"}
+
+
+def shapes_in_base64() -> Iterator[dict[str, object]]:
+    """Of bytes that are no text, in lines, with a word behind, cut."""
+    for content in (b"bob.canary@example.org\0", "j\xf6rg@example.org".encode("latin-1"),
+                    "bob.canary@example.org \U0001f468\u200d\U0001f469".encode()):  # fmt: skip
+        yield {"note": base64.b64encode(content).decode()}
+    for content in ("Gr\xf6\xdfe 4111111111111111".encode("latin-1"), b"\x08\x01\x12\x0fbob@example.org",
+                    b"\x02card 4111111111111111\x03", b"a@b.co", b"\xff\xfe" + "bob@example.org".encode("utf-16-le"),
+                    b"\x0a\x0b203.0.113.7\x12\x04\xff\xfe\xfd\xfc"):  # fmt: skip
+        yield {"note": base64.b64encode(content).decode()}
+        yield {"note": [base64.b64encode(content).decode().rstrip("=")]}
+    for width in (64, 75, 76):
+        for end in ("\n", "\r\n", "\n  "):
+            for shift in range(width * 3 // 4 - 20, width * 3 // 4, 5):
+                mime = base64.b64encode(b"x" * shift + b" bob.canary@example.org, " + b"y" * 90).decode()
+                yield {"note": end.join(mime[at : at + width] for at in range(0, len(mime), width))}
+                cut = mime.rstrip("=")[: shift // 3 * 4 + 60]
+                for word in ("Hello", "Hello, you", "Bye"):
+                    yield {"note": end.join([*(cut[at : at + width] for at in range(0, len(cut), width)), word])}
+    for size in range(36, 44):
+        yield {"note": base64.b64encode(b"bob.canary@example.org for you")[:size].decode()}
 
 
 def shapes_of_cards() -> Iterator[dict[str, object]]:
@@ -185,7 +195,7 @@ def shapes_of_cards() -> Iterator[dict[str, object]]:
     yield {"orderRef": "2912378282246310005"}
 
 
-SHAPES = [*shapes(), *rarer_shapes(), *shapes_of_cards()]
+SHAPES = [*shapes(), *rarer_shapes(), *shapes_in_base64(), *shapes_of_cards()]
 NEEDED = frozenset({"event_id", "event_type", "event_ts", "player_id"})
 """Fields that cannot be left out: an event with personal data there is refused."""
 
