@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, cast
 
 from engagement_platform.pii.declared import Node, pointer_to
 from engagement_platform.pii.detection import Kind, looks_like, number_looks_like
-from engagement_platform.pii.encodings import decoded
+from engagement_platform.pii.encodings import bare, decoded
 from engagement_platform.pii.names import Rule, rules
 
 Policy = Literal["drop", "hash", "reject"]
@@ -25,7 +25,9 @@ _Path = tuple[str, ...]
 LONGEST_NAME = 64
 """Characters of the names of which it is kept what they say; of longer ones a sender could fill the memory."""
 LEAST_COPY, LEAST_COPY_OF_DIGITS = 4, 6
-"""Shorter declared values are not looked for in other fields: a player called Al would lose half of them."""
+"""Characters, or digits of a number. Shorter declared values are not looked for in other fields: a player called Al, or
+a latitude of 37.3, would lose half of them.
+"""
 FEW = 16
 """So many declared values are looked for one after the other, which takes less than `_Automaton` does."""
 
@@ -73,9 +75,9 @@ def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Ca
     """Take the declared fields out, and treat the others that look like personal data by policy.
 
     event: JSON values; not changed. digest: the keyed hash of the policy `hash`.
-    No declared value is left in `clean`: texts that hold one again (4 characters or more, any case, decoded once) are
-    findings, and so are keys and numbers equal to one. Fields declared safe are not looked at; of event_ts only the
-    fraction is.
+    No declared value is left in `clean`: texts that hold one again (4 characters or more, 6 digits of a number, in any
+    case and Unicode form, decoded once) are findings, and so are keys and numbers equal to one. Fields declared safe
+    are not looked at; of event_ts only the fraction is.
     With the policy `reject` what is found stands in `clean` still: ask `refused_by` first.
     """
     walk = _Walk(unknown, digest)
@@ -88,6 +90,8 @@ def redact(event: Mapping[str, object], rules: Node, unknown: Policy, digest: Ca
 
 _GONE = object()
 _FRACTION = re.compile(r"[.,](\d+)")
+_NUMBER = re.compile(r"[+-]?\d*\.?\d*")
+_DIGEST = re.compile(r"hmac:[0-9a-f]{32}")
 _Nodes = tuple[Node, ...]
 
 
@@ -168,7 +172,7 @@ class _Walk:
             else:
                 clean = each
             # A name that only `*` stands for is the event's own.
-            known = safe or (below and any(key in node.children for node in nodes))
+            known = safe or (below and any(key in node.children for node in nodes)) or self.is_digest(key)
             kind = None if known else self.look_at_key(key, named, above=above)
             name = key if kind is None else self.treat(kind, key, (*path, key), kept=False)
             if name is not _GONE:
@@ -178,7 +182,7 @@ class _Walk:
     def look(self, value: object, rule: Rule, *, kept: bool) -> Kind | None:  # noqa: ARG002
         """What a value that is neither object nor list looks like."""
         if isinstance(value, str):
-            return looks_like(value, rule)
+            return None if self.is_digest(value) else looks_like(value, rule)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
         return number_looks_like(value, rule)
@@ -186,6 +190,10 @@ class _Walk:
     def look_at_key(self, key: str, named: Kind | None, *, above: bool) -> Kind | None:
         """What the name of a field looks like. named: that anywhere. above: it is below a field that says phone."""
         return named or (looks_like(key, Rule.BELOW_PHONE) if above else None)
+
+    def is_digest(self, text: str) -> bool:
+        """Whether it was hashed in this pass or a former one: hashed again, equal values would not stay equal."""
+        return self.unknown == "hash" and _DIGEST.fullmatch(text) is not None
 
     def treat(self, kind: Kind, value: object, path: _Path, *, kept: bool) -> object:
         self.findings.append(Finding(kind, path, kept))
@@ -208,7 +216,9 @@ class _Copies(_Walk):
 
     def look(self, value: object, rule: Rule, *, kept: bool) -> Kind | None:  # noqa: ARG002
         if isinstance(value, str):
-            forms = [form.casefold() for form in (value, *decoded(value))]
+            if self.is_digest(value):
+                return None
+            forms = _forms(value)
             # In ids only the whole value counts: four letters occur in a random one by chance.
             found = not self.needles.isdisjoint(forms) if kept else any(map(self._within, forms))
         else:
@@ -216,7 +226,7 @@ class _Copies(_Walk):
         return Kind.COPY if found else None
 
     def look_at_key(self, key: str, named: Kind | None, *, above: bool) -> Kind | None:  # noqa: ARG002
-        return Kind.COPY if key.casefold() in self.needles else None
+        return None if self.needles.isdisjoint((key.casefold(), _bare(key))) else Kind.COPY
 
 
 def _below(nodes: _Nodes, key: str) -> _Nodes:
@@ -226,11 +236,25 @@ def _below(nodes: _Nodes, key: str) -> _Nodes:
     return nodes[0].below(key) if len(nodes) == 1 else tuple(child for node in nodes for child in node.below(key))
 
 
+def _bare(text: str) -> str:
+    return bare(text).casefold()
+
+
+def _forms(text: str) -> Iterator[str]:
+    """In which a declared value is looked for in a text."""
+    for form in (text, *decoded(text)):
+        yield form.casefold()
+        if not form.isascii():
+            yield _bare(form)
+
+
 def _needles(values: list[PiiValue]) -> Iterator[str]:
     for leaf in (leaf for value in values for leaf in _leaves(value.value)):
         text = leaf.strip().casefold()
-        if len(text) >= (LEAST_COPY_OF_DIGITS if text.isdigit() else LEAST_COPY):
-            yield text
+        is_number = _NUMBER.fullmatch(text) is not None
+        if sum(map(str.isdigit, text)) >= LEAST_COPY_OF_DIGITS if is_number else len(text) >= LEAST_COPY:
+            # Of some scripts, and of a name in ornaments, too little is left without the marks.
+            yield plain if len(plain := _bare(leaf.strip())) >= LEAST_COPY else text
 
 
 def _leaves(value: object, *, names: bool = False) -> Iterator[str]:
@@ -295,5 +319,4 @@ def _somewhere(clean: Mapping[str, object], needles: Iterable[str]) -> bool:
         # The n of an escaped line feed would be the first digit of what stands in base64 behind it.
         # Two line feeds: what stands in lines of base64 is one text.
         text = "\n\n".join(_leaves(clean, names=True))
-    texts = [form.casefold() for form in (text, *decoded(text))]
-    return any(needle in each for each in texts for needle in needles)
+    return any(needle in form for form in _forms(text) for needle in needles)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import cast
 from uuid import UUID
 
@@ -150,11 +152,51 @@ def test_a_declared_value_is_looked_for_in_all_other_fields() -> None:
         "AWEgQ2FuYXJ5Ag==",  # between control characters
         "\\ud835\\udc00 Canary",
         "3yBhIENhbmFyeQ==",  # in ISO 8859-1
+        "YSBDYW5hcnkgZmxpZ",  # cut
     ],
 )
 def test_a_declared_value_is_found_also_where_it_stands_encoded(text: str) -> None:
     done = taken({**EVENT, "player": {"name": "A Canary"}, "seen": [text, "by others"]})
     assert done.clean == {**EVENT, "player": {}, "seen": ["by others"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("Gr\u00fcnwald", "saves/Gru\u0308nwald.sav"),
+        ("Gru\u0308nwald", "GR\u00dcNWALD"),
+        ("\uff22\uff4f\uff42\uff42\uff59", "hail bobby"),
+        ("Bobby", "\uff22\uff2f\uff22\uff22\uff39 hails"),
+        ("\u0e01\u0e33\u0e25\u0e31\u0e07", "by \u0e01\u0e33\u0e25\u0e31\u0e07"),
+        ("a\u0336b\u0336", "by a\u0336b\u0336"),
+    ],
+)
+def test_a_declared_value_is_found_in_any_unicode_form(name: str, text: str) -> None:
+    done = taken({**EVENT, "player": {"name": name}, "note": text, text: 1, name: 1, "seen": "by able others"})
+    assert done.clean.items() >= {**EVENT, "player": {}, "seen": "by able others"}.items()
+    assert not {"note", name} & done.clean.keys()
+
+
+def test_a_coarse_place_or_a_price_takes_nothing_with_it_and_an_exact_one_is_found() -> None:
+    event = {**EVENT, "agent": "AppleWebKit/537.36", "price": "37.30 EUR", "move": "-121.95"}
+    assert taken({**event, "secret": {"latitude": 37.3, "longitude": -121.9, "sum": "+37."}}).clean == event
+    assert taken({**EVENT, "secret": -121.9533, "note": "at -121.9533, about"}).clean == EVENT
+
+
+def test_what_was_hashed_stays_as_it_is() -> None:
+    """In a pass over what another has made, and where a declared value is in a hash by chance."""
+
+    def hashed(event: Mapping[str, object]) -> dict[str, object]:
+        rules = DECLARED.rules("invite")
+        return redact(event, rules, "hash", lambda text: f"hmac:{sha256(text.encode()).hexdigest()[:32]}").clean
+
+    event = {**EVENT, "phone": "+49 30 1234567", "friends": {"bob@example.org": {"tel": ["+49 30 1234567"]}}}
+    once = hashed(event)
+    assert hashed(once) == once
+    assert str(once["phone"]) in str(once["friends"]), "equal values stay equal"
+    for name in ("hmac", str(once["phone"])[5:11]):
+        assert hashed({**event, "player": {"name": name}}) == {**once, "player": {}}
+        assert str(hashed({**event, "player": {"name": name}, "note": f"by {name}"})["note"]).startswith("hmac:")
 
 
 def test_time_goes_with_the_length_of_an_event_however_many_values_are_declared() -> None:
@@ -229,7 +271,7 @@ def test_no_declared_value_survives_anywhere(body: dict[str, object], canary: st
     event = {**cast(dict[str, object], planted(body, canary)), **hidden, **EVENT}
     done = redact(event, declared.rules("invite"), unknown, lambda _text: "hmac:0")
     needle = canary.strip().casefold()
-    if len(needle) < (6 if needle.isdigit() else 4):
+    if sum(map(str.isdigit, needle)) < 6 if re.fullmatch(r"[+-]?\d*\.?\d*", needle) else len(needle) < 4:
         return
     for is_key, leaf in leaves({key: value for key, value in done.clean.items() if key not in EVENT}):
         if isinstance(leaf, str) and leaf != "hmac:0":
