@@ -5,7 +5,6 @@ Lines, formats, and what counts as a bad record. Where bytes come from is `s3_ob
 
 from __future__ import annotations
 
-import csv
 import io
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +14,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from engagement_platform.sources.messages import Reason
 from engagement_platform.sources.s3_compression import BROKEN, decompressed
+from engagement_platform.sources.s3_csv import NotCsv, header_of, rows_reader
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_json import NotInJson, record_reader
 from engagement_platform.sources.s3_sqs_errors import ObjectNotReadable, S3SqsSchemaRefused
@@ -186,45 +185,26 @@ def _text(shape: Shape, _lines: Iterator[Line]) -> Read:
 
 
 def _csv(shape: Shape, numbered: Iterator[Line]) -> Read:
-    names = [column.name for column in shape.data]
+    names, delimiter = [column.name for column in shape.data], shape.options.delimiter
     if shape.options.header and (header := next((line for line in numbered if line.content.strip()), None)) is not None:
-        text = header.content.decode(errors="replace").removeprefix("\ufeff")
         try:
-            names = next(csv.reader([text], delimiter=shape.options.delimiter))
-        except csv.Error:
+            names = header_of(header.content, delimiter)
+        except NotCsv:
             raise Unreadable(f"line {header.number}: the header is no line of CSV") from None
-    options = {
-        "parse_options": pa_csv.ParseOptions(delimiter=shape.options.delimiter),
-        "convert_options": pa_csv.ConvertOptions(
-            column_types={column.name: column.type for column in shape.data},
-            include_columns=[column.name for column in shape.data],
-            include_missing_columns=True,
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    }
+    read_rows = rows_reader(shape.data, names, delimiter)
 
     def read(piece: list[Line]) -> Columns:
         lines = [line for line in piece if line.content.strip()]
         if not lines:
             return [], []
-        content = b"\n".join(line.content for line in lines)
-        # One block, since a line that does not fit into one fails.
-        whole = pa_csv.ReadOptions(column_names=names, block_size=len(content) + 1)
         try:
-            table = pa_csv.read_csv(io.BytesIO(content), whole, **options)
-        except pa.ArrowInvalid as wrong:
-            several = "Expected" in str(wrong)
-            raise BadRecord("another number of columns" if several else "a value that its column cannot hold") from None
-        except UnicodeDecodeError:
-            raise BadRecord("no UTF-8") from None
-        if table.num_rows != len(lines):
-            raise BadRecord("a quote that is not closed")
-        for column in shape.data:
-            if not column.nullable and table.column(column.name).null_count:
+            columns = read_rows(lines)
+        except NotCsv as wrong:
+            raise BadRecord(str(wrong)) from None
+        for column, values in zip(shape.data, columns, strict=True):
+            if not column.nullable and values.null_count:
                 raise BadRecord(f"{column.name} is missing or null, and required")
-        return [column.combine_chunks() for column in table.columns], [line.number for line in lines]
+        return columns, [line.number for line in lines]
 
     return read
 

@@ -140,9 +140,42 @@ def test_csv_with_and_without_a_header() -> None:
     assert (rows, bad.count) == ([{"a": 1, "b": "x", "c": None}], 0)
 
 
+OPEN = "a quote that is not closed"
+
+
+@pytest.mark.parametrize(
+    ("content", "good", "bad"),
+    [
+        (b'1,"a, comment\nwith, commas"\n5,x\n', [(5, "x", 3)], f"line 1: {OPEN}, and 1 more"),
+        (b'1,"two\nlines"\n5,x\n', [(5, "x", 3)], f"line 1: {OPEN}, and 1 more"),
+        (b'1,"a\n2,b\n3,""c""\nd"\n5,x\n', [(5, "x", 5)], f"line 1: {OPEN}, and 3 more"),
+        (b'5,x\n1,"cut o', [(5, "x", 1)], f"line 2: {OPEN}"),
+        (b'5,x\n1,a"b"",\n', [(5, "x", 1)], f"line 2: {OPEN}"),
+        (b'1,"cut\n5,x\n1,"cut\n', [(5, "x", 2)], f"line 1: {OPEN}, and 1 more"),
+        (b'1,5" disk\n5,x\n1,3" disk\n', [(5, "x", 2)], f"line 1: {OPEN}, and 1 more"),
+        (b'1,"foo\nbar"\n2,x\r3,y\n5,x\n', [(5, "x", 4)], f"line 1: {OPEN}, and 2 more"),
+        (b"2,x\r3,y\n5,x\r\r\n", [(5, "x", 2)], "line 1: a carriage return within the line"),
+        (b'5,"x"\r\n6,"a""b, c"\n7,""\n', [(5, "x", 1), (6, 'a"b, c', 2), (7, "", 3)], ""),
+    ],
+)
+def test_a_row_of_csv_is_a_line_and_no_part_of_a_longer_one_passes_for_it(
+    content: bytes, good: list[tuple[object, ...]], bad: str
+) -> None:
+    rows, found, broken = rows_of(content, shape("a int, b string, _line long", fileFormat="csv"))
+    assert ([tuple(row.values()) for row in rows], str(found), broken) == (good, bad, None)
+
+
+def test_the_end_of_a_line_of_csv_is_never_within_quotes_and_adds_no_row() -> None:
+    of = shape("a string", fileFormat="csv")
+    assert rows_of(b'x\n""\n\n"y', of)[:2] == ([{"a": "x"}, {"a": ""}], Bad(1, f"line 4: {OPEN}"))
+    # Two quotes, of which the first is a part of its value.
+    two = shape("a string, b string", fileFormat="csv")
+    assert rows_of(b'a"b,"c\n1,2', two)[:2] == ([{"a": "1", "b": "2"}], Bad(1, f"line 1: {OPEN}"))
+
+
 def test_an_object_whose_header_is_no_line_of_csv_is_reported_and_ends_no_task() -> None:
     of = shape("a int", fileFormat="csv", header="true")
-    for header in (b"a\r,b", b"x" * 200_000):  # what Python's own reader of CSV raises for
+    for header in (b"a\r,b", b"x" * 200_000, b'a,"b'):  # what Python's own reader of CSV raises for
         rows, _, broken = rows_of(header + b"\n1,2\n", of)
         assert (rows, broken) == ([], "line 1: the header is no line of CSV")
 
