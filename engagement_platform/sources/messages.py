@@ -91,7 +91,7 @@ class Reason(ReasonCode):
     BAD_DATE = ("bad_date", "{field} is not a date such as 2026-01-31.")
     REVERSED_RANGE = ("reversed_range", "engagement_date_from is after engagement_date_to.")
     UNKNOWN_OP = ("unknown_op", "{field} is not one of INSERT, UPDATE, DELETE.")
-    NUMBER_OUT_OF_RANGE = ("number_out_of_range", "{field} is beyond the whole numbers that its column holds.")
+    NUMBER_OUT_OF_RANGE = ("number_out_of_range", "{field} is beyond the numbers that its column holds.")
     BAD_DECIMAL = ("bad_decimal", "{field} is no decimal number, or has more digits than its column.")
     TOO_LATE = (
         "too_late",

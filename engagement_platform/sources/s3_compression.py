@@ -7,6 +7,7 @@ import gzip
 import io
 import lzma
 import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -26,9 +27,9 @@ def decompressed(stream: BinaryIO, key: str, compression: Compression = "auto") 
             # Several members in one object are one stream: Firehose and `cat` make such.
             return cast(BinaryIO, gzip.GzipFile(fileobj=stream, mode="rb"))
         case "bz2":
-            return cast(BinaryIO, bz2.BZ2File(stream))
+            return cast(BinaryIO, io.BufferedReader(_Streams(stream, bz2.BZ2Decompressor)))
         case "xz":
-            return cast(BinaryIO, lzma.LZMAFile(stream))
+            return cast(BinaryIO, io.BufferedReader(_Streams(stream, lzma.LZMADecompressor)))
         case "zstd":
             return cast(BinaryIO, io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")))
         case _:
@@ -48,6 +49,36 @@ def compressing(stream: BinaryIO, key: str) -> BinaryIO:
             return cast(BinaryIO, pa.CompressedOutputStream(pa.PythonFile(_Kept(stream), mode="w"), "zstd"))
         case _:
             return cast(BinaryIO, _Kept(stream))
+
+
+class _Streams(io.RawIOBase):
+    """Compressed streams, one after the other, as one; NULs may follow each.
+
+    Python's own files take anything else that follows for the end, and what is damaged there would be passed by.
+    """
+
+    def __init__(self, source: BinaryIO, begin: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]) -> None:
+        self._source, self._begin, self._stream = source, begin, begin()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self._stream.eof:
+                rest = self._stream.unused_data.lstrip(b"\0")
+                while not rest:
+                    if not (content := self._source.read(io.DEFAULT_BUFFER_SIZE)):
+                        return 0
+                    rest = content.lstrip(b"\0")
+                self._stream = self._begin()
+            elif not self._stream.needs_input:
+                rest = b""
+            elif not (rest := self._source.read(io.DEFAULT_BUFFER_SIZE)):
+                raise EOFError
+            if unpacked := self._stream.decompress(rest, len(buffer)):
+                buffer[: len(unpacked)] = unpacked
+                return len(unpacked)
 
 
 class _Kept(io.RawIOBase):

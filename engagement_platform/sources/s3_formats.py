@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from engagement_platform.sources.messages import Reason
@@ -211,7 +212,7 @@ def _csv(shape: Shape, numbered: Iterator[Line]) -> Read:
 
 def _parquet(stream: BinaryIO, file: S3File, shape: Shape) -> Iterator[pa.RecordBatch]:
     # Its directory is at its end, so it has to be whole somewhere; on disk, because it may be larger than memory.
-    with _scratch() as spool:
+    with _scratch(file) as spool:
         _copy(stream, spool, file, shape.options.max_object_bytes)
         parquet = pq.ParquetFile(spool)
         groups = (parquet.metadata.row_group(number) for number in range(parquet.num_row_groups))
@@ -229,9 +230,15 @@ def _parquet(stream: BinaryIO, file: S3File, shape: Shape) -> Iterator[pa.Record
 
 
 @contextmanager
-def _scratch() -> Iterator[BinaryIO]:
-    """A file of this machine's that is gone afterwards; what a full disk keeps from being written is no error then."""
-    spool = tempfile.TemporaryFile()  # noqa: SIM115
+def _scratch(file: S3File) -> Iterator[BinaryIO]:
+    """A file of this machine's that is gone afterwards; what a full disk keeps from being written is no error then.
+
+    Raises ObjectNotReadable where none can be made.
+    """
+    try:
+        spool = tempfile.TemporaryFile()  # noqa: SIM115
+    except OSError as failed:
+        raise ObjectNotReadable(file.shown, f"this machine cannot keep a copy of it: {failed.strerror}") from failed
     try:
         yield spool
     finally:
@@ -259,9 +266,23 @@ def _cast(batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
     if values.null_count and not column.nullable:
         raise Unreadable(f"{column.name} is null or missing")
     try:
-        return values.cast(column.type)
+        made = values.cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise Unreadable(f"{column.name} is {values.type} in the object, and {column.type} was asked for") from None
+    if (infinite := _infinities(made)) and infinite > _infinities(values):
+        raise Unreadable(f"{column.name} has a number that {column.type} does not hold")
+    return made
+
+
+def _infinities(values: pa.Array) -> int:
+    """How many there are, at any depth."""
+    kind = values.type
+    if pa.types.is_map(kind):
+        return _infinities(values.keys) + _infinities(values.items)
+    if pa.types.is_nested(kind):
+        inner = values.flatten()
+        return sum(map(_infinities, inner)) if pa.types.is_struct(kind) else _infinities(inner)
+    return pc.sum(pc.is_inf(values)).as_py() or 0 if pa.types.is_floating(kind) else 0
 
 
 def _lines(stream: BinaryIO, options: S3SqsOptions) -> Iterator[Line]:

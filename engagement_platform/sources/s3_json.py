@@ -6,6 +6,7 @@ Types in, functions out; which bytes are a record is `s3_formats`.
 from __future__ import annotations
 
 import base64
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -69,6 +70,22 @@ def _plain(name: str) -> Reader:
     return value_reader(name, _ANY_TIME, datetime.now(UTC))
 
 
+def _floating(kind: pa.DataType) -> Reader:
+    read = _plain("double")
+    if kind != pa.float32():
+        return read
+
+    def read_single(value: object, name: str) -> float:
+        number: float = read(value, name)
+        try:
+            struct.pack("<f", number)
+        except OverflowError:
+            raise Refused(Reason.NUMBER_OUT_OF_RANGE, name) from None
+        return number
+
+    return read_single
+
+
 def _map(kind: pa.DataType) -> Reader:
     if not pa.types.is_string(kind.key_type):
         raise NotInJson
@@ -95,7 +112,7 @@ def _local_time(value: object, name: str) -> datetime:
 _READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Reader]], ...] = (
     (pa.types.is_string, lambda _: _plain("string")),
     (pa.types.is_boolean, lambda _: _plain("boolean")),
-    (pa.types.is_floating, lambda _: _plain("double")),
+    (pa.types.is_floating, _floating),
     (pa.types.is_date32, lambda _: _plain("date")),
     (pa.types.is_timestamp, lambda kind: _plain("timestamp") if kind.tz else _local_time),
     (pa.types.is_decimal, lambda kind: _plain(f"decimal({kind.precision},{kind.scale})")),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import json
 import lzma
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -18,7 +20,7 @@ from pyspark.sql import types as T
 
 from engagement_platform.sources.s3_events import S3File
 from engagement_platform.sources.s3_formats import Bad, Shape, Unreadable, decode
-from engagement_platform.sources.s3_sqs_errors import S3SqsSchemaRefused
+from engagement_platform.sources.s3_sqs_errors import ObjectNotReadable, S3SqsSchemaRefused
 from engagement_platform.sources.s3_sqs_options import parse_options
 
 Rows = list[dict[str, Any]]
@@ -30,6 +32,8 @@ TYPES = {
     "long": T.LongType(),
     "byte": T.ByteType(),
     "double": T.DoubleType(),
+    "float": T.FloatType(),
+    "floats": T.StructType().add("m", T.MapType(T.StringType(), T.FloatType())).add("l", T.ArrayType(T.FloatType())),
     "boolean": T.BooleanType(),
     "string": T.StringType(),
     "binary": T.BinaryType(),
@@ -93,7 +97,7 @@ def test_json_of_every_kind_becomes_its_column() -> None:
     ("line", "reason"),
     [
         (b'{"a":"1"}', "a has the wrong JSON type"),
-        (b'{"a":3000000000}', "a is beyond the whole numbers that its column holds"),
+        (b'{"a":3000000000}', "a is beyond the numbers that its column holds"),
         (b'{"a":1} junk', "The message is not JSON"),
         (b'{"a":1,"a":2}', "A key stands twice in one object, so which value counts is anybody's guess"),
         (b"[1]", "The message is JSON, but not an object"),
@@ -201,6 +205,48 @@ def test_parquet_is_cast_to_the_schema_and_refused_where_that_would_change_a_val
     assert "damaged" in str(broken)
 
 
+INF = float("inf")
+
+
+def test_a_number_beyond_its_column_is_refused_and_an_infinity_stays_one() -> None:
+    json_of = shape("a float, b double, c array, d floats")
+    lines = [
+        b'{"a":1e300}',
+        b'{"a":-3.5e38}',
+        b'{"d":{"l":[1e300]}}',
+        b'{"d":{"m":{"k":1e39}}}',
+        b'{"a":3.4e38,"b":1e300}',
+    ]
+    rows, bad, _ = rows_of(b"\n".join(lines), json_of)
+    assert [row["b"] for row in rows] == [1e300]
+    assert (bad.count, bad.first) == (4, "line 1: a is beyond the numbers that its column holds")
+    csv_of = shape("a float, b double", fileFormat="csv")
+    rows, bad, _ = rows_of(b"1e300,1\n1,1e999\n-1e39,\ninf,-Infinity\n1e38,1e300\n,", csv_of)
+    assert (rows[0], rows[1]["b"], len(rows), bad.count) == ({"a": INF, "b": -INF}, 1e300, 3, 3)
+    assert bad.first == "line 1: a value that its column cannot hold"
+    floats = pa.struct([("m", pa.map_(pa.string(), pa.float64())), ("l", pa.list_(pa.float64()))])
+    for value, is_held in ((1e300, False), (-1e39, False), (INF, True), (1e38, True)):
+        for column in (
+            pa.array([None, value, 1], pa.float64()),
+            pa.array([{"m": {"k": value}, "l": None}, None], floats),
+            pa.array([{"m": None, "l": [1, value]}], floats),
+        ):
+            written = io.BytesIO()
+            pq.write_table(pa.table({"a": column}), written)
+            kind = "floats" if pa.types.is_struct(column.type) else "float"
+            rows, _, broken = rows_of(written.getvalue(), shape(f"a {kind}", fileFormat="parquet"))
+            assert (len(rows) == len(column), "does not hold" in str(broken)) == (is_held, not is_held)
+
+
+def test_a_machine_that_makes_no_temporary_file_has_no_damaged_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(ObjectNotReadable, match="this machine cannot keep a copy of it: No space left"):
+        rows_of(b"x", shape("a int", fileFormat="parquet"))
+
+
 def test_a_byte_that_is_damaged_anywhere_in_parquet_ends_no_task() -> None:
     written, ended = io.BytesIO(), set[str]()
     pq.write_table(pa.table({"a": pa.array([1, None], pa.int8()), "b": ["x", "y"]}), written, compression="none")
@@ -234,6 +280,21 @@ LINES = b"".join(b'{"a":%d}\n' % n for n in range(10_000))
 def test_compression_goes_by_the_suffix(suffix: str, content: bytes) -> None:
     rows, bad, broken = rows_of(content, shape("a int"), f"x/y.json{suffix}")
     assert ([row["a"] for row in rows], bad.count, broken) == (list(range(10_000)), 0, None)
+
+
+@pytest.mark.parametrize(("suffix", "compress"), [(".bz2", bz2.compress), (".xz", lzma.compress)])
+def test_what_follows_a_compressed_stream_is_another_one_or_damage(
+    suffix: str, compress: Callable[[bytes], bytes]
+) -> None:
+    first, second, of = compress(LINES[:50]), compress(LINES[50:]), shape("a int")
+    for padding in (b"", b"\0" * 20_000):
+        rows, bad, broken = rows_of(first + padding + second + padding, of, f"x{suffix}")
+        assert ([row["a"] for row in rows], bad.count, broken) == (list(range(10_000)), 0, None)
+    for damaged in (b"?" + second[1:], second[:3], second[:-9], b"\0?", b"\0" + b"?" * 20_000):
+        rows, _, broken = rows_of(first + damaged, of, f"x{suffix}")
+        assert rows[0]["a"] == 0
+        assert "damaged" in str(broken)
+    assert rows_of(b"\0" * 100, of, f"x{suffix}")[0] == []
 
 
 def test_what_comes_before_a_break_in_gzip_is_read() -> None:
