@@ -24,13 +24,18 @@ MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 _MAX_DEPTH = 64
 # SNS inside SNS does not happen; a bound so that a message cannot nest without end.
 _MAX_WRAPPINGS = 4
-_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
-"""What S3 has ever taken as the name of a bucket."""
+_BUCKET = re.compile(
+    r"(?!xn--|sthree-|.*(?:--(?:x|xa|ol|op|table)-s3|-s3alias|\.mrap)$)[A-Za-z0-9][A-Za-z0-9._-]{1,254}"
+)
+"""What S3 has ever taken as the name of a bucket that announces objects; the others are of access points, of buckets
+without announcements (directories, tables) and reserved, and clients of AWS call other hosts for them, if any."""
 _MAX_KEY_BYTES = 1024
 _MAX_SIZE = 2**63 - 1
 _GIVEN_OUT = re.compile(r"[!-~]{1,1024}")
 """What S3 gives out as version, ETag, sequencer or time."""
 _VERSION = "?versionId="
+_LIKE_VERSION = re.compile(r"\?versionId=|%(?:25)*3FversionId=")
+"""In a key: what would be read as a version behind it, and how that is written instead, however often."""
 _CONFIRMATIONS = frozenset({"SubscriptionConfirmation", "UnsubscribeConfirmation"})
 
 
@@ -50,8 +55,11 @@ class S3File:
     def url(self) -> str:
         """For the column `_file`, and for looking it up."""
         version = f"{_VERSION}{self.version_id}" if self.version_id else ""
-        # In a key these words are no version, which readers of the column cut off.
-        return f"s3://{self.bucket}/{self.key.replace(_VERSION, _VERSION.replace('?', '%3F'))}{version}"
+        key = self.key
+        if _LIKE_VERSION.search(key):
+            # In a key these words are no version, which readers of the column cut off; no two keys have one URL.
+            key = key.replace("%", "%25").replace(_VERSION, _VERSION.replace("?", "%3F"))
+        return f"s3://{self.bucket}/{key}{version}"
 
     @property
     def shown(self) -> str:

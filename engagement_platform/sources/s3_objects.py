@@ -208,6 +208,12 @@ def read_files(files: Sequence[S3File], shape: Shape, dead_letters: str | None) 
             raise BadRecords(file.shown, refusal.sentence)
         bury(file, refusal)
 
+    if options.buckets:
+        # Remembered from before the option named its buckets; asking for one may be what a stream ended for.
+        for file in files:
+            if file.bucket not in options.buckets:
+                bury(file, Refusal("other_bucket", "The object is in a bucket that the option buckets does not allow."))
+        files = [file for file in files if file.bucket in options.buckets]
     for file, opening in Objects(options).each(files):
         bad = Bad()
         try:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+from botocore.exceptions import BotoCoreError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engagement_platform.sources.s3_events import Announced, S3File, read_message
+from engagement_platform.sources.s3_sqs_aws import client
+from engagement_platform.sources.s3_sqs_options import parse_options
 
 
 def record(key: str = "a/b.json", *, event: str = "ObjectCreated:Put", bucket: str = "raw", **more: Any) -> Any:
@@ -87,12 +93,19 @@ def test_what_cannot_be_used_says_why(body: str, code: str) -> None:
     assert (told.files, [refusal.code for refusal in told.refused]) == ((), [code])
 
 
+RESERVED = (
+    *("evil--x-s3", "evil--usw9-az9--x-s3", "evil--usw2-az1--xa-s3", "evil--table-s3", "evil--ol-s3", "evil--op-s3"),
+    *("evil-s3alias", "evil.mrap", "xn--evil", "sthree-evil", "arn:aws:s3:::evil"),
+)
+
+
 @pytest.mark.parametrize(
     ("bucket", "s3_object", "code"),
     [
         ("b/../c", {}, "bad_bucket"),
         ("..", {}, "bad_bucket"),
         ("b" * 256, {}, "bad_bucket"),
+        *((name, {}, "bad_bucket") for name in RESERVED),
         ("raw", {"key": "k" * 1025}, "bad_key"),
         ("raw", {"key": "a%00b"}, "bad_key"),
         ("raw", {"size": 2**63}, "wrong_type"),
@@ -153,6 +166,34 @@ def test_a_version_is_part_of_a_file_only_where_overwrites_count() -> None:
     assert first.url == "s3://raw/k?versionId=v1"
     named_so = S3File("raw", "k?versionId=v0", "v1")
     assert named_so.url == "s3://raw/k%3FversionId=v0?versionId=v1", "what is behind the mark is the version"
+
+
+def test_a_client_of_aws_finds_a_host_for_every_bucket_that_a_message_may_name() -> None:
+    """Where it finds none, or another one than S3's, a message of anybody would end each batch like an outage."""
+    s3 = client("s3", parse_options({"queueUrl": "http://127.0.0.1:1/q", "region": "eu-central-1"}))
+    fine = ("raw", "a.b", "Upper_Case", "x--s3", "a--raw-s3", "raw--x-s3-", "s3alias", "mrap", "sthree", "b" * 64)
+    for name in (*RESERVED, *fine):
+        host = None
+        with contextlib.suppress(BotoCoreError):
+            host = urlsplit(s3.generate_presigned_url("get_object", Params={"Bucket": name, "Key": "k"})).netloc
+        is_fine = host and re.fullmatch(rf"({re.escape(name)}\.)?s3(\.eu-central-1)?\.amazonaws\.com", host)
+        assert is_fine or not read_message(direct(record(bucket=name))).files, (name, host)
+        assert (name in RESERVED) == (not read_message(direct(record(bucket=name))).files)
+
+
+def test_no_two_keys_have_one_url() -> None:
+    keys = [
+        "x?versionId=1",
+        "x%3FversionId=1",
+        "x%253FversionId=1",
+        "x%25253FversionId=1",
+        "%?versionId=",
+        "%25?versionId=",
+    ]
+    urls = [S3File("raw", key).url for key in keys]
+    assert len({*urls, S3File("raw", "x", "1").url}) == len(keys) + 1
+    assert not any("?" in url for url in urls)
+    assert S3File("raw", "a%20b/versionId=1?").url == "s3://raw/a%20b/versionId=1?", "others are as they are"
 
 
 keys = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=256).filter(

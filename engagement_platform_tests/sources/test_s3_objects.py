@@ -103,6 +103,31 @@ def test_no_object_keeps_those_beside_it_from_being_read(make: MakePipe, monkeyp
     assert pipe.left() == 0
 
 
+def test_what_is_remembered_of_another_bucket_is_a_dead_letter_once_buckets_are_named(
+    make: MakePipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, opened = make(), list[str]()
+    open_of = s3_objects.Objects._open
+
+    def opening(self: s3_objects.Objects, file: S3File) -> Any:
+        opened.append(file.bucket)
+        if file.bucket != pipe.bucket:
+            raise ObjectNotReadable(file.shown, "no such host")
+        return open_of(self, file)
+
+    monkeypatch.setattr(s3_objects.Objects, "_open", opening)
+    pipe.put("fine", 1)
+    pipe.send(S3File("evil", "k").as_event())
+    reader = pipe.start()
+    pipe.offset = reader.initialOffset()
+    with pytest.raises(ObjectNotReadable, match="no such host"):
+        pipe.batch(reader)
+    opened.clear()
+    assert pipe.drained(pipe.start(buckets=pipe.bucket, badRecords="fail")) == [1]
+    assert opened == [pipe.bucket]
+    assert [code for code, _ in pipe.dead_letters()] == ["other_bucket"]
+
+
 def deny(pipe: Pipe, prefix: str) -> None:
     """Nobody may read objects of the bucket whose keys begin so."""
     statement = {"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject",
