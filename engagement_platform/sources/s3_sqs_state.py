@@ -12,77 +12,11 @@ from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ColumnElement,
-    Engine,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    and_,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Engine, and_, delete, func, insert, or_, select, update
 
 from engagement_platform.engine.database import ensure_tables, open_engine, reading, utc_now, writing
 from engagement_platform.sources.s3_events import S3File
-
-# Of its own and not among the stores' tables: nobody who does without the source gets them.
-METADATA = MetaData()
-
-FILE = Table(
-    "s3_sqs_file",
-    METADATA,
-    Column("stream", String(256), primary_key=True),
-    Column("identity", String(64), primary_key=True),
-    # Order of arrival; with it a batch that is planned again after a crash holds the same files.
-    Column("number", BigInteger().with_variant(Integer, "sqlite"), nullable=False),
-    Column("batch", BigInteger),
-    Column("bucket", String(255), nullable=False),
-    Column("key", Text, nullable=False),
-    Column("version_id", Text),
-    Column("etag", Text),
-    Column("size", BigInteger),
-    Column("event_time", Text),
-    Column("sequencer", Text),
-    Column("sent_ms", BigInteger, nullable=False),
-    Column("seen_s", BigInteger, nullable=False),
-    Index("s3_sqs_file_by_batch", "stream", "batch", "number"),
-    Index("s3_sqs_file_by_number", "stream", "number"),
-    Index("s3_sqs_file_by_age", "stream", "seen_s"),
-)
-
-MESSAGE = Table(
-    "s3_sqs_message",
-    METADATA,
-    Column("stream", String(256), primary_key=True),
-    Column("message_id", String(128), primary_key=True),
-    Column("receipt", Text, nullable=False),
-)
-
-NAMED = Table(
-    "s3_sqs_named",
-    METADATA,
-    Column("stream", String(256), primary_key=True),
-    Column("message_id", String(128), primary_key=True),
-    Column("identity", String(64), primary_key=True),
-)
-
-REWRITTEN = Table(
-    "s3_sqs_rewritten",
-    METADATA,
-    Column("identity", String(64), primary_key=True),
-    Column("event_time", Text, nullable=False),
-)
-"""When objects arrived that were written anew since: S3 says when they were written last."""
+from engagement_platform.sources.s3_sqs_tables import FILE, MESSAGE, METADATA, NAMED, REWRITTEN
 
 # SQLite takes at most 32,766 values in one statement.
 _CHUNK = 500
@@ -226,14 +160,18 @@ class S3SqsState:
     def remembers_after(self, stream: str, batch: int) -> bool:
         """Whether every file of the batches after this one is still known.
 
-        Files are forgotten in the order of their numbers, which is that of batches; what a stream forgot to the last
-        one begins at number 1 again.
+        Files are numbered without a gap, in the order of batches, and forgotten in that order, but for those that were
+        written anew, which are known for longer: what counts is what follows the last gap. What a stream forgot to the
+        last one begins at number 1 again.
         """
-        planned = and_(FILE.c.stream == stream, FILE.c.batch.is_not(None))
-        query = select(FILE.c.batch, FILE.c.number).where(planned).order_by(FILE.c.number).limit(1)
+        former = FILE.alias()
+        has_former = select(former.c.number).where(former.c.stream == stream, former.c.number == FILE.c.number - 1)
+        query = select(FILE.c.batch, FILE.c.number).where(FILE.c.stream == stream, ~has_former.exists())
         with reading(self._engine) as connection:
-            oldest = connection.execute(query).first()
-        return oldest is not None and (oldest.batch <= batch or (oldest.batch == batch + 1 and oldest.number == 1))
+            first = connection.execute(query.order_by(FILE.c.number.desc()).limit(1)).first()
+        if first is None or first.batch is None:
+            return False
+        return bool(first.batch <= batch or (first.batch == batch + 1 and first.number == 1))
 
     def planned_after(self, stream: str, batch: int) -> int:
         """How many files are in batches after this one."""
@@ -265,7 +203,7 @@ class S3SqsState:
 
         batch: the last one that is committed, for an object that is forgotten. Its content is not held against an ETag
         until it is `rewritten`, also in other streams that may have yet to read it. When it arrived, event_time as a
-        listing has it, is kept from the first time on.
+        listing has it, is kept from the first time on. It is as old as a new one: it is announced again.
         """
         identity = self._identity(file)
         ours = and_(FILE.c.stream == stream, FILE.c.identity == identity)
@@ -275,7 +213,7 @@ class S3SqsState:
                 row = self._row(stream, (number or 0) + 1, identity, 0, file)
                 connection.execute(insert(FILE).values(**{**row, "batch": batch}))
             every = and_(FILE.c.stream.in_((stream, *others)), FILE.c.identity == identity)
-            connection.execute(update(FILE).where(every).values(etag=None, version_id=None))
+            connection.execute(update(FILE).where(every).values(etag=None, version_id=None, seen_s=self._now_s()))
             kept = connection.execute(select(REWRITTEN.c.identity).where(REWRITTEN.c.identity == identity)).first()
             if kept is None:
                 connection.execute(insert(REWRITTEN).values(identity=identity, event_time=file.event_time))
@@ -283,14 +221,13 @@ class S3SqsState:
     def rewritten(self, stream: str, file: S3File, *others: str) -> None:
         """The object is there anew, with this ETag, size and version."""
         every = and_(FILE.c.stream.in_((stream, *others)), FILE.c.identity == self._identity(file))
-        now = {"etag": file.etag, "size": file.size, "version_id": file.version_id}
+        now = {"etag": file.etag, "size": file.size, "version_id": file.version_id, "seen_s": self._now_s()}
         with writing(self._engine, *map(_lock, (stream, *others))) as connection:
             connection.execute(update(FILE).where(every).values(**now))
 
     def being_rewritten(self, stream: str) -> set[str]:
         """Keys of the objects whose rewriting has begun and is not recorded as done."""
-        begun = and_(FILE.c.stream == stream, FILE.c.etag.is_(None))
-        query = select(FILE.c.key).join(REWRITTEN, REWRITTEN.c.identity == FILE.c.identity).where(begun)
+        query = select(FILE.c.key).where(FILE.c.stream == stream, _is_begun())
         with reading(self._engine) as connection:
             return set(connection.execute(query).scalars())
 
@@ -343,22 +280,24 @@ class S3SqsState:
                     connection.execute(delete(table).where(table.c.stream == stream, table.c.message_id.in_(chunk)))
 
     def forget_files(self, stream: str, before_batch: int, age: timedelta) -> int:
-        """Drop files of batches before this one that came longer than `age` ago; how many.
+        """Drop files of batches before this one that came, or were written anew, longer than `age` ago; how many.
 
-        An event about one of them that comes later still would be read again.
+        An event about one of them that comes later still would be read again. What is being written anew stays.
         """
         until = int((self._clock() - age).timestamp())
         old = and_(FILE.c.stream == stream, FILE.c.batch < before_batch, FILE.c.seen_s < until)
         with writing(self._engine, _lock(stream)) as connection:
-            return int(connection.execute(delete(FILE).where(old)).rowcount)
+            return int(connection.execute(delete(FILE).where(old, ~_is_begun())).rowcount)
 
     def _identity(self, file: S3File) -> str:
         return file.identity(allow_overwrites=self._allow_overwrites)
 
     def _row(self, stream: str, number: int, identity: str, sent_ms: int, file: S3File) -> dict[str, Any]:
-        seen_s = int(self._clock().timestamp())
-        mine = {"stream": stream, "identity": identity, "number": number, "sent_ms": sent_ms, "seen_s": seen_s}
+        mine = {"stream": stream, "identity": identity, "number": number, "sent_ms": sent_ms, "seen_s": self._now_s()}
         return {**vars(file), **mine}
+
+    def _now_s(self) -> int:
+        return int(self._clock().timestamp())
 
 
 _CONTENT = ("version_id", "etag", "size", "event_time", "sequencer")
@@ -384,6 +323,11 @@ def _is_written_over(before: Mapping[str, Any], file: S3File) -> bool:
 def _unplanned(stream: str, sent_until_ms: int | None) -> ColumnElement[bool]:
     waits = and_(FILE.c.stream == stream, FILE.c.batch.is_(None))
     return waits if sent_until_ms is None else and_(waits, FILE.c.sent_ms <= sent_until_ms)
+
+
+def _is_begun() -> ColumnElement[bool]:
+    """Whether the rewriting of a file has begun and is not recorded as done."""
+    return and_(FILE.c.etag.is_(None), FILE.c.identity.in_(select(REWRITTEN.c.identity)))
 
 
 def _chunks(values: Sequence[str]) -> Iterable[Sequence[str]]:

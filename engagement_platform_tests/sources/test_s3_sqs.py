@@ -9,6 +9,8 @@ import itertools
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 from botocore.exceptions import ClientError
 from pyspark.sql.streaming.datasource import ReadMaxFiles
 
+from engagement_platform.engine.database import open_engine
 from engagement_platform.sources.s3_events import Refusal, S3File
 from engagement_platform.sources.s3_sqs_errors import QueueUnavailable, S3SqsStateLost
 from engagement_platform.sources.s3_sqs_queue import Queue, send_dead_letter
@@ -220,6 +223,45 @@ def test_of_two_announcements_of_a_waiting_key_the_later_write_counts_in_whateve
     state.arrive("s", [Arrived("m-2", "r", 0, (S3File("b", "k", etag="c", sequencer="FF"),))])
     assert [file.etag for file in state.files("s", 0, 1)] == [content], "a batch has it"
     state.close()
+
+
+def test_what_was_written_anew_is_remembered_as_long_as_what_is_new(tmp_path: Path) -> None:
+    """Its announcement may wait in the queue; as a new object it would be read again."""
+    days = [0]
+    state = S3SqsState(
+        open_engine(f"sqlite:///{tmp_path}/state.db"),
+        allow_overwrites=False,
+        clock=lambda: datetime(2026, 11, 1, tzinfo=UTC) + timedelta(days=days[0]),
+    )
+    files = [S3File("raw", f"{number}", None, f"e{number}", 1, "2026-11-01T00:00:00Z") for number in range(4)]
+
+    def plan_and_forget(batch: int, file: S3File) -> int:
+        state.arrive("s", [Arrived(f"m{days[0]}-{file.key}", "r", 0, (file,))])
+        state.plan("s", batch, None)
+        return state.forget_files("s", batch + 1, timedelta(days=7))
+
+    for batch, file in enumerate(files[:3]):
+        assert plan_and_forget(batch, file) == 0
+    days[0] = 6
+    state.rewriting("s", files[1], 3)
+    state.rewritten("s", replace(files[1], etag="e1b"))
+    state.rewriting("s", files[2], 3)
+    # Ended between PUT and `rewritten`.
+    days[0] = 8
+    assert plan_and_forget(3, files[3]) == 1, "the first one"
+    assert [state.batch_of("s", file) for file in files[:3]] == [(False, None), (True, 2), (True, 3)]
+    assert [state.remembers_after("s", batch) for batch in range(4)] == [False, False, True, True]
+    days[0] = 30
+    assert state.forget_files("s", 4, timedelta(days=7)) == 1
+    assert state.being_rewritten("s") == {"2"}, "former versions of it are to be deleted"
+    state.rewritten("s", files[2])
+    days[0] = 38
+    state.arrive("s", [Arrived("m", "r", 0, (S3File("raw", "5", None, "e5"),))])
+    state.rewriting("s", files[3], 4)
+    state.rewritten("s", files[3])
+    assert state.forget_files("s", 5, timedelta(days=7)) == 1
+    assert state.being_rewritten("s") == set()
+    assert not state.remembers_after("s", 2), "files of batch 3 are forgotten between others"
 
 
 def test_a_message_that_cannot_be_read_is_a_dead_letter_before_it_is_deleted(
