@@ -18,7 +18,14 @@ from engagement_platform.settings import Settings
 from engagement_platform.settings.section import MIB
 from engagement_platform.sources.messages import DecodingLimits, Reason, ReasonCode
 from engagement_platform.sources.strict_json import Doubled, JsonObject, Refused, object_parser, read_loosely
-from engagement_platform.sources.values import Reader, read_id, time_reader, value_reader, wrong_or_missing
+from engagement_platform.sources.values import (
+    Reader,
+    read_id,
+    read_partition_id,
+    time_reader,
+    value_reader,
+    wrong_or_missing,
+)
 
 Decoder = Callable[[bytes | None, datetime], "Event | Refusal"]
 """From a line, and when its object arrived."""
@@ -149,7 +156,7 @@ class _Reader:
         # pop: what is left in the end are the fields that nobody declared.
         take = fields.pop
         event_id = read_id(take("event_id", None), "event_id", self._id_length)
-        game_id = read_id(take("game_id", None), "game_id", self._id_length)
+        game_id = read_partition_id(take("game_id", None), "game_id", self._id_length)
         if GAME_ID.fullmatch(game_id) is None:
             raise _Unfit(GameReason.BAD_GAME_ID)
         event_ts = self._event_ts(take("event_ts", None), "event_ts")

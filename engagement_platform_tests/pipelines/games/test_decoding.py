@@ -67,6 +67,7 @@ def test_values_are_cleaned_as_declared() -> None:
         ({"event_id": ""}, "empty_id"),
         ({"event_id": "x" * 257}, "id_too_long"),
         ({"game_id": "a/b"}, "bad_game_id"),
+        ({"game_id": "__HIVE_DEFAULT_PARTITION__"}, "reserved_id"),
         ({"player_id": None}, "missing_field"),
         ({"event_ts": "yesterday"}, "bad_time"),
         ({"event_ts": "2026-11-22T11:00:00"}, "time_without_offset"),
