@@ -33,6 +33,9 @@ WEEK, DAY = 7 * MINUTES_A_DAY, MINUTES_A_DAY
 BUCKET = 15
 # STL needs two whole turns of its season.
 TURNS = 2
+# One an hour of the shortest history: of a game with fewer minutes nothing can be missed. An id that a device garbles
+# is such a game, and fitting some thousands of them takes hours.
+LEAST_MINUTES = 48
 # Counts are at least as noisy as Poisson's; a figure that is smoother than that is counted by rule.
 LEAST_DISPERSION = 1.0
 _TRIMMED = 0.99
@@ -52,7 +55,7 @@ class Expectation:
 
 
 Baseline = Mapping[str, Mapping[str, Expectation]]
-"""Expectations by game and figure. Games with too little history are not in it."""
+"""Expectations by game and figure. Games with too little history, or too few events in it, are not in it."""
 
 
 def fit_baseline(history: pa.Table, until: datetime) -> Baseline:
@@ -61,7 +64,8 @@ def fit_baseline(history: pa.Table, until: datetime) -> Baseline:
     Takes 1.4 s for each game and four weeks; once a day is often enough.
     """
     found: dict[str, Mapping[str, Expectation]] = {}
-    for game in sorted(set(history["game"].to_pylist())):
+    minutes = history.filter(pc.greater(history["events"], 0)).group_by("game").aggregate([("events", "count")])
+    for game in sorted(minutes.filter(pc.greater_equal(minutes["events_count"], LEAST_MINUTES))["game"].to_pylist()):
         rows = history.filter(pc.equal(history["game"], game))
         first = pc.min(rows["minute"]).as_py()
         [grid] = grids(rows, first, until, [game])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from engagement_platform.pipelines.games.baseline import Baseline, fit_baseline
+from engagement_platform.pipelines.games import baseline as baselines
+from engagement_platform.pipelines.games.baseline import Baseline, Expectation, fit_baseline
 from engagement_platform.pipelines.games.detection import SILENCE, Change, Finding, findings, spells
 from engagement_platform.pipelines.games.figures import KPIS, Grid, minute_number, moment_of
 from engagement_platform.settings import LiveOpsSettings
@@ -138,6 +139,27 @@ def test_with_less_than_two_days_there_is_no_baseline_and_nothing_is_told(weeks:
     too_short = fit_baseline(as_table({"large": weeks["large"]}, DAY), moment_of(minute_number(MONDAY) + DAY))
     assert too_short == {}
     assert findings(too_short, [grid_of(weeks, "large", DAY, DAY)], [], SETTINGS) == []
+
+
+def test_games_of_a_few_events_are_not_fitted(weeks: VALUES, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as ids that a device garbled: thousands of fits would keep the batches waiting for hours."""
+    fitted: list[Grid] = []
+    expectation = baselines._expectation
+
+    def counting(grid: Grid, kpi: str, season: int) -> Expectation:
+        fitted.append(grid)
+        return expectation(grid, kpi, season)
+
+    monkeypatch.setattr(baselines, "_expectation", counting)
+    few = {kpi: np.zeros(3 * DAY) for kpi in KPIS}
+    for hour in range(baselines.LEAST_MINUTES):
+        few["events"][hour * 60] = 1
+    less = {kpi: values.copy() for kpi, values in few.items()}
+    less["events"][0] = 0
+    table = as_table({"few": few, **{f"garbled {n}": less for n in range(50)}}, 3 * DAY)
+    found = fit_baseline(table, moment_of(minute_number(MONDAY) + 3 * DAY))
+    assert set(found) == {"few"}
+    assert len(fitted) == len(KPIS)
 
 
 def test_spells_go_from_a_begin_to_the_next_end() -> None:
