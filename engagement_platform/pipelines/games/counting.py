@@ -27,6 +27,8 @@ MOST_DOLLARS = 1e6
 """A larger amount counts as none: a type may be declared without a range, and one value must not end the sums."""
 MICROS = 1_000_000
 """Millionths, for whole numbers add up to the same in any order."""
+MOST = 2**63 - 1
+"""What is more stays this much: a number that no column holds would end every batch of all games."""
 _ENVELOPE = ("event_type", "event_ts", "game_id", "player_id", "session_id")
 _FIELDS: dict[str, FieldType] = {
     "price_usd": "double", "price": "double", "currency": "string", "level": "long", CHANGE: "string",
@@ -57,7 +59,7 @@ def counted(events: DataFrame) -> pa.Table:
     ).agg(
         F.count("*").alias("events"),
         F.sum(bought.cast("long")).alias("purchases"),
-        F.sum(micros).alias("revenue_micros"),
+        F.coalesce(F.try_sum(micros), F.lit(MOST)).alias("revenue_micros"),
         F.sum(F.col("event_type").isin(*ERRORS).cast("long")).alias("errors"),
         F.min(at).alias("first_us"),
         F.max(at).alias("last_us"),

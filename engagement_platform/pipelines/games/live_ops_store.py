@@ -15,11 +15,25 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String, Table, and_, case, delete, func, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    and_,
+    case,
+    delete,
+    func,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from engagement_platform.engine.database import ensure_tables, reading, writing
-from engagement_platform.pipelines.games.counting import MICROS
+from engagement_platform.pipelines.games.counting import MICROS, MOST
 from engagement_platform.pipelines.games.detection import Change
 from engagement_platform.pipelines.games.figures import KPI_SCHEMA, minute_number, moment_of
 from engagement_platform.pipelines.games.rules import LONGEST_ID
@@ -28,7 +42,7 @@ from engagement_platform.sources.lateness import from_microseconds, microseconds
 METADATA = MetaData()
 _MICROSECOND = timedelta(microseconds=1)
 _BY = "by"
-"""How a column of known rows takes up a new one: sum, min or max. Others keep what they have."""
+"""How a column of known rows takes up a new one: sum (MOST at most), min, max or last. Others keep what they have."""
 
 
 def _key(name: str) -> Column[str]:
@@ -97,7 +111,8 @@ COUNTED = Table(
     METADATA,
     _key("app_id"),
     _number("batch_id", "max"),
-    _number("ingested_us", "max"),
+    # By a clock that may have been ahead once.
+    _number("ingested_us", "last"),
     _number("newest_us", "max"),
 )
 
@@ -223,12 +238,15 @@ class LiveOpsStore:
     def reset(self, app_id: str, counted: Iterable[tuple[str, int]]) -> None:
         """Forget all figures and features, and that anything of `app_id` was added, under which they are counted anew.
 
+        When batches were ingested is forgotten, too: the next one says what time it is.
+
         counted: batches that are among what is counted anew, by application id and number.
         """
         with writing(self._engine, LOCK) as connection:
             for table in (MINUTE, SEEN, CHANGE, PLAYER, SESSION):
                 connection.execute(delete(table))
             connection.execute(delete(COUNTED).where(COUNTED.c.app_id == app_id))
+            connection.execute(COUNTED.update().values(ingested_us=0))
             _upsert(connection, COUNTED, [_counted_row(*batch, moment_of(0), None) for batch in counted])
 
 
@@ -270,10 +288,15 @@ def _folded(counted: pa.Table, table: Table) -> list[dict[str, Any]]:
     keys = [column.key for column in table.primary_key]
     how = {column.key: column.info[_BY] for column in table.columns if _BY in column.info}
     keyed = counted.filter(reduce(pc.and_, (pc.is_valid(counted.column(key)) for key in keys)))
+    sums = [name for name, by in how.items() if by == "sum"]
+    for name in sums:
+        # Whole numbers of 64 bits turn negative beyond the largest one.
+        at = keyed.column_names.index(name)
+        keyed = keyed.set_column(at, name, keyed.column(name).cast(pa.decimal128(38)))
     found = keyed.group_by(keys).aggregate(list(how.items()))
     names = {f"{name}_{by}": name for name, by in how.items()}
     rows: list[dict[str, Any]] = found.rename_columns([names.get(n, n) for n in found.column_names]).to_pylist()
-    return rows
+    return [{**row, **{name: max(-MOST, min(int(row[name]), MOST)) for name in sums}} for row in rows]
 
 
 def _upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
@@ -285,12 +308,22 @@ def _upsert(connection: Connection, table: Table, rows: Sequence[Mapping[str, ob
     taken: dict[Column[Any], Any] = {}
     for column in table.columns:
         if (by := column.info.get(_BY)) is not None:
-            new = statement.excluded[column.key]
-            better = new < column if by == "min" else new > column
-            taken[column] = column + new if by == "sum" else case((better, new), else_=column)
+            taken[column] = _taken_up(by, column, statement.excluded[column.key])
     keys = list(table.primary_key)
     if taken:
         statement = statement.on_conflict_do_update(index_elements=keys, set_=taken)
     else:
         statement = statement.on_conflict_do_nothing(index_elements=keys)
     connection.execute(statement, rows)
+
+
+def _taken_up(by: str, known: Column[Any], new: ColumnElement[Any]) -> ColumnElement[Any]:
+    match by:
+        case "sum":
+            # In an order in which nothing goes beyond 64 bits, where PostgreSQL refuses and SQLite goes on in floats.
+            more = case((known > MOST - new, MOST), else_=known + new)
+            return case((new > 0, more), (known < -MOST - new, -MOST), else_=known + new)
+        case "last":
+            return new
+        case _:
+            return case((new < known if by == "min" else new > known, new), else_=known)

@@ -20,10 +20,11 @@ from typer.testing import CliRunner
 
 from engagement_platform.alerting.model import Alert, State, message_about
 from engagement_platform.cli import app
-from engagement_platform.pipelines.games.counting import counted, of_plan
+from engagement_platform.engine.database import open_engine
+from engagement_platform.pipelines.games.counting import MOST, counted, of_plan
 from engagement_platform.pipelines.games.decoding import EventLimits, event_decoder
 from engagement_platform.pipelines.games.detection import SILENCE, Finding
-from engagement_platform.pipelines.games.job import recount
+from engagement_platform.pipelines.games.job import RECOUNT, recount
 from engagement_platform.pipelines.games.live_ops import Judged, LiveOpsJob, _alert, tell
 from engagement_platform.pipelines.games.registry import registry
 from engagement_platform.pipelines.games.rules import decoded_ddl, decoded_lines
@@ -127,6 +128,62 @@ def test_figures_are_a_loops_and_a_batch_counts_once(tmp_path: Path) -> None:
     recount(games.settings)
     assert figures(job) == []
     assert job.store.player("g1", "p3", BEGIN) is None
+
+
+def test_sums_of_money_end_at_the_largest_number_and_batches_go_on(tmp_path: Path) -> None:
+    """Ten million purchases of the highest price that a type allows are more than 64 bits hold."""
+    games, dollars = Games(tmp_path), 1e6
+    purchase = event("purchase", 5, "p1", product_id="a", price_usd=dollars)
+    made = groups([purchase, event("purchase", 5, "p2", product_id="a", price_usd=dollars)])
+    at = made.column_names.index("revenue_micros")
+
+    def add(batch: int, *micros: int) -> None:
+        column = pa.array(micros, pa.int64())
+        assert games.store.add("job@1.a", batch, made.set_column(at, "revenue_micros", column), BEGIN)
+
+    def revenue() -> list[float]:
+        return [row["revenue"] for row in figures(LiveOpsJob(games.settings))]
+
+    most = MOST / 1e6
+    add(0, MOST - 10**12, 10**11)
+    assert revenue() == [pytest.approx(most, rel=1e-6)]
+    add(1, 10**12, 10**12)
+    add(2, MOST, MOST)
+    assert revenue() == [most]
+    player = games.store.player("g1", "p1", BEGIN)
+    assert player is not None
+    assert player.spend == most
+    with open_engine(games.settings.store_url).connect() as connection:
+        assert connection.exec_driver_sql("SELECT typeof(revenue_micros) FROM live_ops_minute").all() == [("integer",)]
+    # What is given back is taken off, down to the other end.
+    add(3, -MOST, 0)
+    assert revenue() == [0.0]
+    for batch in range(4, 7):
+        add(batch, -MOST, -MOST)
+    assert revenue() == [-most]
+
+
+def test_a_batch_that_was_planned_by_a_clock_ahead_counts_until_the_next_one(tmp_path: Path) -> None:
+    games, ahead = Games(tmp_path), BEGIN + timedelta(days=400)
+    for ingested in (BEGIN, ahead, BEGIN + MINUTE):
+        games.add([event("login", 5, "p1")], ingested)
+    found = games.store.newest()
+    assert found is not None
+    assert found[0] == BEGIN + MINUTE
+    games.add([event("login", 5, "p1")], ahead)
+    games.store.reset(RECOUNT, [])
+    # Of a job that had another application id by then nothing more comes.
+    games.store.add("ingest-game-events@2.test", 0, groups([event("login", 5, "p1")]), BEGIN + 2 * MINUTE)
+    found = games.store.newest()
+    assert found is not None
+    assert found[0] == BEGIN + 2 * MINUTE
+
+
+def test_spark_ends_a_sum_of_money_at_the_largest_number(spark: SparkSession) -> None:
+    one = "'purchase' event_type, timestamp'2026-03-02' event_ts, 'g1' game_id, 'p1' player_id, 's1' session_id"
+    of = "1000000D price_usd, 0D price, '' currency, 0L level, CAST(NULL AS STRING) live_ops_change"
+    (row,) = counted(spark.range(9_300_000).selectExpr(*one.split(", "), *of.split(", "))).to_pylist()
+    assert (row["purchases"], row["revenue_micros"]) == (9_300_000, MOST)
 
 
 def test_a_drop_after_a_change_arrives_at_a_webhook_once_and_so_does_its_end(tmp_path: Path) -> None:
