@@ -16,7 +16,9 @@ from sqlalchemy import ColumnElement, Engine, and_, delete, func, insert, or_, s
 
 from engagement_platform.engine.database import ensure_tables, open_engine, reading, utc_now, writing
 from engagement_platform.sources.s3_events import S3File
-from engagement_platform.sources.s3_sqs_tables import FILE, MESSAGE, METADATA, NAMED, REWRITTEN
+from engagement_platform.sources.s3_sqs_tables import FILE, MESSAGE, NAMED, REWRITTEN
+
+METADATA = FILE.metadata
 
 # SQLite takes at most 32,766 values in one statement.
 _CHUNK = 500
