@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from functools import reduce
-from operator import and_, or_
+from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -26,11 +26,17 @@ def replace_partitions(
     lake: Lake, frame: DataFrame, table: Table, txn: Transaction, partitions: Sequence[PartitionValues]
 ) -> None:
     """Make these rows all that some partitions hold, also those that get none; Delta refuses rows of others."""
-    where = " OR ".join(
+    _overwrite(lake, frame, table, txn, {"replaceWhere": in_partitions(table, partitions)})
+
+
+def in_partitions(table: Table, partitions: Sequence[PartitionValues]) -> str:
+    """Whether a row is of one of these partitions, as text: `|` of columns nests two messages each, and a plan that
+    goes over Connect may nest a hundred."""
+    each = (
         "(" + " AND ".join(f"`{c}` <=> {_literal(v)}" for c, v in zip(table.partitioned_by, values, strict=True)) + ")"
         for values in partitions
     )
-    _overwrite(lake, frame, table, txn, {"replaceWhere": where or "FALSE"})
+    return " OR ".join(each) or "FALSE"
 
 
 def replace_rows(
@@ -91,14 +97,15 @@ def merge_newer(
     the frame's version is greater, or the table has none. greatest: column that takes the greater of both.
     """
 
-    def newer(version: str) -> Column:
-        return F.coalesce(_new(version) > F.col(version), _new(version).isNotNull())
+    def newer(version: str) -> str:
+        return f"coalesce(`__new_{version}` > `{version}`, `__new_{version}` IS NOT NULL)"
 
     taken = {greatest: F.greatest(greatest, f"__new_{greatest}")}
     for version, columns in words.items():
         for name in (*columns, version):
-            taken[name] = F.when(newer(version), _new(name)).otherwise(F.col(name))
-    changes = reduce(or_, map(newer, words), _new(greatest) > F.col(greatest))
+            taken[name] = F.when(F.expr(newer(version)), _new(name)).otherwise(F.col(name))
+    # As text, for the reason that `in_partitions` gives.
+    changes = F.expr(" OR ".join([f"`__new_{greatest}` > `{greatest}`", *map(newer, words)]))
     merge = _source(frame, table).mergeInto(lake.sql_name(table), F.col(on) == _new(on))
     merge = merge.whenMatched(changes).update(taken)
     merge = merge.whenNotMatched().insert({name: _new(name) for name in table.column_names})

@@ -8,11 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
-from operator import and_, or_
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
 from engagement_platform.engine.job import MicroBatchJob, Step
@@ -23,6 +20,7 @@ from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.overwrite import (
     delete_through,
     delete_where,
+    in_partitions,
     merge_newer,
     replace_all,
     replace_partitions,
@@ -139,10 +137,8 @@ def replace_where(work: Rematerialization, txn: Transaction) -> None:
     before = lake.read(entity.base, work.taken.base_version).join(changed, entity.key, "left_semi")
     after = state.join(changed, entity.key, "left_semi")
     touched = before.select(columns).union(after.select(columns)).distinct().collect()
-    one_of = [reduce(and_, (F.col(c).eqNullSafe(F.lit(row[c])) for c in columns)) for row in touched]
-    rows = state.where(reduce(or_, one_of, F.lit(False)))
     partitions = [tuple(row[c] for c in columns) for row in touched]
-    replace_partitions(lake, rows, entity.base, txn, partitions)
+    replace_partitions(lake, state.where(in_partitions(entity.base, partitions)), entity.base, txn, partitions)
 
 
 METHODS: Mapping[Strategy, Callable[[Rematerialization, Transaction], None]] = {

@@ -1,0 +1,56 @@
+"""Moves of many partitions and of many columns fit into what Connect may nest. Nothing is sent: plans are built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from pyspark.sql.connect.dataframe import DataFrame
+from pyspark.sql.connect.session import SparkSession
+
+from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.lake import Lake
+from engagement_platform.pipelines.profiles import rematerialize
+from engagement_platform.pipelines.profiles.entity import Attribute, Entity
+from engagement_platform.settings import Settings
+
+MANY = 60
+WIDE = Entity(
+    name="device",
+    key="device_id",
+    version="version",
+    attributes=tuple(Attribute(f"column_{n}", "string", "") for n in range(MANY)),
+    partitioned_by=("column_0",),
+)
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Commands that the two moves have for a server."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    commands: list[Any] = []
+    spark = SparkSession("sc://127.0.0.1:1")
+    monkeypatch.setattr(spark.client, "execute_command", lambda plan, *_: commands.append(plan) or (None, {}, None))
+    monkeypatch.setattr(spark.client, "config", MagicMock())
+    frame = spark.read.format("delta").load("base")
+    monkeypatch.setattr(rematerialize, "_state", lambda _: frame)
+    monkeypatch.setattr(rematerialize, "folded_changes", lambda *_: frame)
+    monkeypatch.setattr(DataFrame, "collect", lambda _: [{"column_0": f"value {n}"} for n in range(MANY)])
+    lake = Lake(spark, Settings(home=tmp_path))  # type: ignore[arg-type]
+    work = MagicMock(lake=lake, entity=WIDE, taken=MagicMock(base_version=0))
+    for move in (rematerialize.replace_where, rematerialize.merge):
+        move(work, Transaction("job/base/write", 1))
+    return commands
+
+
+def test_sixty_partitions_and_sixty_columns_fit_into_a_plan(sent: list[Any]) -> None:
+    replaced, merged = sent
+    condition = replaced.write_operation.options["replaceWhere"]
+    assert condition.count(" OR ") == MANY - 1
+    filtered = replaced.write_operation.input.repartition_by_expression.input.project.input.filter
+    assert filtered.condition.expression_string.expression == condition
+    [matched] = merged.merge_into_table_command.match_actions
+    changed = matched.merge_action.condition.expression_string.expression
+    assert changed.count(" OR ") == MANY + 1, "each column, presence, and the greatest version"
