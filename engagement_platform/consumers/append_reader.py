@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position, TooFarBehind
 from engagement_platform.lake import log
-from engagement_platform.lake.contract import OPENED, Column, Found, Mode, Table
+from engagement_platform.lake.contract import OPENED, TABLE_NAME, Column, Found, Mode, Table
 from engagement_platform.lake.engagement import NOTIFICATION
 
 
@@ -74,6 +74,8 @@ def cursor_root(root: str, table: str) -> str:
 
 def _contract(root: str, table: str) -> Table:
     """The table as its log describes it. Raises ConsumerRefused."""
+    if not TABLE_NAME.fullmatch(table):
+        raise ConsumerRefused(f"{table!r} is no name of a table.", "Write it like shop/click.")
     found, notified = log.describe(f"{root}/{table}"), table == NOTIFICATION.name
     if notified or found is None or "true" not in map(found.properties.get, ("delta.appendOnly", OPENED)):
         why = f"there is no such table under {root} yet" if found is None else "rows that were written may change"

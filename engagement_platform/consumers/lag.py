@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Engine
 
-from engagement_platform.consumers.reader import Position, made_anew, remedy
+from engagement_platform.consumers.reader import Position, lake_root, made_anew, remedy
 from engagement_platform.consumers.streams import Followed, followed
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.lake import added_rows, log
@@ -76,7 +76,7 @@ def lags(settings: Settings, engine: Engine) -> list[Lag]:
     """Every consumer of the lake: of what changed, of the rows of append-only tables, and Spark streams that have
     finished a batch and whose folder can be read from here. Of a commit of which a stream has read a part, all waits.
     """
-    cursors, root, found = CursorStore(engine), log.storage_uri(settings.lake), list[Lag]()
+    cursors, root, found = CursorStore(engine), lake_root(settings.lake), list[Lag]()
     for cursor in (*cursors.all(root), *cursors.below(root)):
         table = NOTIFICATION.name if cursor.lake == root else cursor.lake.removeprefix(f"{root}/")
         position = Position(**cursor.position)

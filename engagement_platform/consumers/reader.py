@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -78,9 +79,9 @@ class Position:
 
 
 def lake_root(lake_uri: str | Path) -> str:
-    """A lake's root as cursors know it, however it was written: an absolute path or a URI, no slash at its end."""
-    uri = str(lake_uri)
-    root = uri if "://" in uri else str(Path(uri).expanduser().absolute())
+    """A lake's root as cursors know it, however it was written: as `Settings.lake`, a URI of this machine as a path."""
+    uri = re.sub(r"^file:(//)?(?=/)", "", str(lake_uri))
+    root = uri if "://" in uri else str(Path(uri).expanduser().resolve())
     return log.storage_uri(root.rstrip("/"))
 
 

@@ -24,7 +24,7 @@ from engagement_platform.engine.durable_files import replacing
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import log
 from engagement_platform.lake.arrow import plain_rows, plain_value
-from engagement_platform.lake.contract import Mode, Table
+from engagement_platform.lake.contract import TABLE_NAME, Mode, Table
 from engagement_platform.lake.engagement import MAPPING, engagement_tables
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.optimize import configured
@@ -36,7 +36,6 @@ from engagement_platform.pipelines.profiles.entity import PROFILE, Entity, profi
 from engagement_platform.pipelines.snapshot import CURRENT, DATA, current, current_names, snapshot
 from engagement_platform.settings import Settings
 
-_NAME = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)+")
 _ERROR_CLASS = re.compile(r"\[[A-Z][A-Z0-9_.]+\] \S[^\n]*")
 _SHORT_BATCHES = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1000"}
 """A tenth of Spark's default: rows of 60 kB make 60 MB."""
@@ -54,7 +53,7 @@ def check_asked(settings: Settings, name: str, version: int | None, out: Path | 
         instead = f" Read {needed[0]} with --version instead." if needed[0] != name else ""
         raise PlatformError(f"{name} is a view over several tables and has no version {version}.{instead}")
     for table in needed:
-        if _NAME.fullmatch(table) and log.version(f"{settings.lake}/{table}") is not None:
+        if TABLE_NAME.fullmatch(table) and log.version(f"{settings.lake}/{table}") is not None:
             continue
         if table not in _declared(settings):
             names = ", ".join(table_names(settings))

@@ -168,6 +168,29 @@ def test_vacuum_waits_for_who_has_yet_to_read(tmp_path: Path) -> None:
     assert not any("consumer" in floor.because for floor in found)
 
 
+@pytest.mark.parametrize("spelled", ["{link}", "{home}/other/../lake", "{lake}/", "file://{lake}", "file:{lake}/"])
+def test_a_consumer_is_seen_however_the_lake_is_written(tmp_path: Path, spelled: str) -> None:
+    lake, link = Lake(tmp_path), tmp_path / "link"
+    link.symlink_to(lake.settings.lake)
+    (tmp_path / "other").mkdir()
+    lake.append(2)
+    uri = spelled.format(link=link, home=tmp_path, lake=lake.settings.lake)
+    reader = Appends(uri, CLICK.name, name="me", store_url=lake.settings.store_url)
+    [lag] = lags(lake.settings, open_engine(lake.settings.store_url))
+    assert (lag.name, lag.table, lag.behind.rows) == ("me", CLICK.name, 2)
+    later, table = datetime.now(UTC) + timedelta(days=10), Target(CLICK.name, lake.uri)
+    found = floors(lake.settings, table, timedelta(0), open_stores(lake.settings), later)
+    assert any("consumer me" in floor.because for floor in found)
+    assert [ids(batch.rows) for batch in reader] == [["c0", "c1"]]
+
+
+@pytest.mark.parametrize("table", ["shop/click/", "shop//click", "./shop/click", "shop/../shop/click", "shop"])
+def test_a_table_that_is_not_spelled_as_cursors_know_it_is_refused(tmp_path: Path, table: str) -> None:
+    lake = Lake(tmp_path)
+    with pytest.raises(ConsumerRefused, match="no name of a table"):
+        Appends(lake.settings.lake, table, name="me", store_url=lake.settings.store_url)
+
+
 def test_a_table_whose_rows_change_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     plant.create(MAPPING.uri(lake.settings.lake), MAPPING)

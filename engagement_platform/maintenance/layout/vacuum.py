@@ -18,6 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 
+from engagement_platform.consumers.reader import lake_root
 from engagement_platform.consumers.streams import Unreadable, followed
 from engagement_platform.engine.cursors import CursorStore, StreamCheckpoints
 from engagement_platform.engine.database import StoresUnavailable
@@ -227,7 +228,7 @@ def slow_readers(settings: Settings, table: Target, stores: Stores, now: datetim
     for `consumers.keep_for`.
     """
     found = list[Floor]()
-    keep_for, lake = settings.consumers.keep_for, log.storage_uri(settings.lake)
+    keep_for, lake = settings.consumers.keep_for, lake_root(settings.lake)
 
     def behind(reader: str, version: int, committed_ts: datetime, forget: str) -> None:
         if now - committed_ts <= keep_for and (kept := _age(table.uri, version, now)):
