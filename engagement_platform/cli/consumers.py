@@ -58,7 +58,8 @@ def consume(
     if output_format == "parquet" and out is None:
         raise cannot_write(None, "--format parquet needs --out FOLDER")
     settings = Settings()
-    output = ParquetFiles(out) if output_format == "parquet" and out else JsonLines(out or sys.stdout)
+    owner = f"{name} of {table or 'engagements'} in {settings.lake}"
+    output = ParquetFiles(out, owner) if output_format == "parquet" and out else JsonLines(out or sys.stdout)
     if table is not None:
         if organization or column or resnapshot:
             raise typer.BadParameter("--table takes no --organization, --column, --resnapshot")

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -63,10 +63,10 @@ class JsonLines:
 
     def put(self, rows: pa.Table, begin: Position) -> None:  # noqa: ARG002
         """The lines of one stretch. After a crash some may stand twice, since whole lines cannot be taken back; the
-        part of a line that a kill left goes. Raises OutputFailed."""
+        part of a line that a kill left goes, and nothing else. Raises OutputFailed."""
         if isinstance(self._place, Path):
             with _writing(self._place), self._place.open("ab+") as file:
-                file.truncate(_end_of_lines(file))
+                _end_last_line(file)
                 file.writelines(_lines(rows))
                 file.flush()
                 os.fsync(file.fileno())
@@ -101,6 +101,20 @@ def _lines(rows: pa.Table) -> Iterator[bytes]:
     return ((json.dumps(row, ensure_ascii=False) + "\n").encode() for row in plain_rows(rows))
 
 
+def _end_last_line(file: BinaryIO) -> None:
+    """End a file with a newline: a whole object that lacks one gets it, and what is none is cut off."""
+    end = _end_of_lines(file)
+    file.seek(end)
+    try:
+        is_whole = isinstance(json.loads(file.read()), dict)
+    except (ValueError, RecursionError):
+        is_whole = False
+    if is_whole:
+        file.write(b"\n")
+    else:
+        file.truncate(end)
+
+
 def _end_of_lines(file: BinaryIO) -> int:
     """Where the last whole line ends."""
     end = file.seek(0, os.SEEK_END)
@@ -116,12 +130,23 @@ def _end_of_lines(file: BinaryIO) -> int:
 class ParquetFiles:
     """One file a batch in a folder, named after where it begins: one that comes again replaces itself."""
 
-    def __init__(self, folder: Path) -> None:
-        """The folder is made. Raises ConsumerRefused."""
+    def __init__(self, folder: Path, owner: str) -> None:
+        """The folder is made, and is the owner's, whose files have the names that others would give theirs.
+
+        Raises ConsumerRefused, also where it is another's.
+        """
+        marker = folder / "_consumer"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+            if not marker.exists():
+                with suppress(FileExistsError), marker.open("x") as file:
+                    file.write(owner)
+            found = marker.read_text()
+        except (OSError, UnicodeError) as error:
             raise cannot_write(folder, str(error)) from error
+        if found != owner:
+            whose = found or "another consumer"
+            raise cannot_write(folder, f"its files are those of {whose}, as {marker} says, and not of {owner}")
         self._folder = folder
 
     def put(self, rows: pa.Table, begin: Position) -> None:

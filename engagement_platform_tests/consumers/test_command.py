@@ -74,11 +74,18 @@ def test_lines_are_appended_to_a_file_and_a_snapshot_takes_their_place(lake: Pla
     assert sorted(json.loads(line)["engagement_id"] for line in out.read_text().splitlines()) == ["e2", "e3"]
 
 
-def test_a_batch_is_a_file_that_replaces_itself_when_it_comes_again(lake: PlainLake, tmp_path: Path) -> None:
-    folder = tmp_path / "changes"
-    for name in ("a", "b"):
-        # The second one begins where the first did, as one does that died before its cursor moved.
-        consumed("--format", "parquet", "--out", str(folder), "--max-rows", "1", name=name)
+def test_a_batch_is_a_file_that_replaces_itself_when_it_comes_again(
+    lake: PlainLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, words = tmp_path / "changes", ("--format", "parquet", "--out", str(tmp_path / "changes"))
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CursorStore, "move", dies)
+        assert called("consume", "--name", "scoring", *words, "--max-rows", "1").exit_code != 0
+    consumed(*words, "--max-rows", "1")
     files = sorted(folder.glob("*.parquet"))
     assert [path.name for path in files] == [
         "changes-000000000000-000000000.parquet",
@@ -86,8 +93,8 @@ def test_a_batch_is_a_file_that_replaces_itself_when_it_comes_again(lake: PlainL
     ]
     rows = pa.concat_tables([pq.read_table(path) for path in files]).to_pylist()
     assert [(row["change_type"], row["engagement_id"]) for row in rows] == [("INSERT", "e1"), ("INSERT", "e2")]
-    consumed("--format", "parquet", "--out", str(folder), "--resnapshot")
-    assert [path.name[:8] for path in folder.iterdir()] == ["snapshot"]
+    consumed(*words, "--resnapshot")
+    assert sorted(path.name[:8] for path in folder.iterdir()) == ["_consume", "snapshot"]
     assert pq.read_table(folder).num_rows == 2
 
 
@@ -106,7 +113,26 @@ def test_a_snapshot_takes_the_place_of_what_the_reader_wrote_and_of_no_other_fil
         consumed(*words, "--resnapshot")
     left = {path.name for path in folder.iterdir()}
     assert left.issuperset(others)
-    assert {name[:21] for name in left.difference(others)} == {"snapshot-000000000003"}
+    assert {name[:21] for name in left.difference(others)} == {"_consumer", "snapshot-000000000003"}
+
+
+@pytest.mark.parametrize("claimed", [True, False], ids=["whole", "killed while it claimed the folder"])
+def test_a_folder_that_another_consumer_writes_to_is_refused_and_keeps_its_files(
+    lake: PlainLake, tmp_path: Path, claimed: bool
+) -> None:
+    folder = tmp_path / "changes"
+    words = ("--format", "parquet", "--out", str(folder))
+    consumed(*words)
+    if not claimed:
+        (folder / "_consumer").write_text("")
+    before = sorted(folder.iterdir())
+    for more in ((), ("--resnapshot",)):
+        result = called("consume", "--name", "backup", *words, *more)
+        assert isinstance(result.exception, ConsumerRefused)
+        whose = "scoring of engagements in" if claimed else "another consumer"
+        assert whose in str(result.exception)
+    assert sorted(folder.iterdir()) == before
+    assert [one["name"] for one in json.loads(called("consumers", "--json").stdout)["consumers"]] == ["scoring"]
 
 
 def test_lines_that_were_written_before_the_cursor_moved_come_again_and_none_is_missing(
@@ -137,6 +163,18 @@ def test_the_part_of_a_line_that_a_kill_left_goes_and_its_row_comes_whole(lake: 
     land(lake, "e3")
     consumed("--out", str(out))
     assert [json.loads(line)["engagement_id"] for line in out.read_text().splitlines()] == ["e1", "e2", "e3"]
+
+
+def test_a_last_line_without_a_newline_stays_and_a_whole_value_that_is_no_object_goes(
+    lake: PlainLake, tmp_path: Path
+) -> None:
+    out = tmp_path / "changes.jsonl"
+    consumed()
+    for new, last, left in (("e3", '{"engagement_id": "mine"}', ["mine"]), ("e4", "12", [])):
+        out.write_text(last)
+        land(lake, new)
+        consumed("--out", str(out))
+        assert [json.loads(line)["engagement_id"] for line in out.read_text().splitlines()] == [*left, new]
 
 
 def test_a_file_has_what_it_had_until_the_snapshot_is_whole(
