@@ -85,6 +85,16 @@ ELSEWHERE: tuple[Elsewhere, ...] = (
         ("consumers.output.ParquetFiles._write",),
     ),
     Elsewhere(
+        "consumers/test_command.py::test_a_folder_that_another_consumer_writes_to_is_refused_and_keeps_its_files",
+        _READER,
+        ("consumers.output.ParquetFiles.__init__",),
+    ),
+    Elsewhere(
+        "consumers/test_command.py::test_the_part_of_a_line_that_a_kill_left_goes_and_its_row_comes_whole",
+        _READER,
+        ("consumers.output._end_last_line",),
+    ),
+    Elsewhere(
         "consumers/test_command.py::test_lines_that_were_written_before_the_cursor_moved_come_again_and_none_is_missing",
         _READER,
         ("consumers.output.JsonLines.put",),

@@ -32,7 +32,12 @@ def sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     commands: list[Any] = []
     spark = SparkSession("sc://127.0.0.1:1")
-    monkeypatch.setattr(spark.client, "execute_command", lambda plan, *_: commands.append(plan) or (None, {}, None))
+
+    def execute(command: Any, *_: object) -> tuple[None, dict[str, Any], None]:
+        commands.append(command)
+        return None, {}, None
+
+    monkeypatch.setattr(spark.client, "execute_command", execute)
     monkeypatch.setattr(spark.client, "config", MagicMock())
     frame = spark.read.format("delta").load("base")
     monkeypatch.setattr(rematerialize, "_state", lambda _: frame)
