@@ -48,7 +48,8 @@ class ConsumerSettings(Section):
     keep_for: Duration = timedelta(days=7)
     """What a consumer has yet to read is kept from VACUUM until it has committed nothing for so long; from then on its
     next read may be refused, with the advice to take a snapshot. One that nobody runs any more would otherwise keep
-    files for ever."""
+    files for ever. More than 7 days keeps files and no consumer: the log of a table, by which it goes on, has the
+    entries of 7 days."""
     poll: Duration = timedelta(seconds=1)
     """How often `consume --follow` looks for new changes; one small request."""
 
