@@ -24,7 +24,8 @@ def decoded(raw: DataFrame, limits: DecodingLimits) -> DataFrame:
     """Every message with what became of it: `records_ddl`, one row each.
 
     A time may lie at most limits.max_ahead after the moment at which the message was produced: a stream has no other
-    moment that is the same when it is read again, and one message from the future would close every session.
+    moment that is the same when it is read again, and one message from the future would close every session, and make
+    all that comes until then late.
     """
     step = decode_records(SHAPE, limits, _NEVER)
 

@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 from engagement_platform.pipelines.page_views.tables import SHAPE
 from engagement_platform.sources.messages import EVENT_DATE, Reason
 
+AHEAD = "viewed_at is more than page_views.max_ahead after it was produced."
+
 
 def refused_ahead(raw: pa.RecordBatch, found: pa.RecordBatch, max_ahead: timedelta) -> pa.RecordBatch:
     """Decoded rows, those refused whose time is too far after they were produced."""
@@ -21,7 +23,7 @@ def refused_ahead(raw: pa.RecordBatch, found: pa.RecordBatch, max_ahead: timedel
         "key": raw.column("key"),
         "value": raw.column("value"),
         "reason_code": pa.scalar(Reason.TIME_OUT_OF_RANGE.value),
-        "reason": pa.scalar(Reason.TIME_OUT_OF_RANGE.rejection("viewed_at").sentence),
+        "reason": pa.scalar(AHEAD),
     }
     columns = {name: found.column(name) for name in found.schema.names}
     columns |= {name: pc.if_else(ahead, value, columns[name]) for name, value in refused.items()}
