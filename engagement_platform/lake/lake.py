@@ -191,12 +191,14 @@ class Lake:
             return self.spark.createDataFrame(rows)
         return self.spark.createDataFrame([], from_arrow_schema(rows.schema))
 
-    def stream(self, table: Table) -> DataFrame:
+    def stream(self, table: Table, *, files: int | None = None) -> DataFrame:
         """An append-only table as a streaming source, from its first row on; commits that change rows, which only
-        erasures make, are skipped. Raises NotAStreamSource."""
+        erasures make, are skipped. files: most of one batch; Delta's default is 1,000. Raises NotAStreamSource."""
         if table.mode is not Mode.APPEND_ONLY:
             raise NotAStreamSource(table)
-        return self.spark.readStream.format("delta").option("skipChangeCommits", "true").load(self.uri(table))
+        reader = self.spark.readStream.format("delta").option("skipChangeCommits", "true")
+        reader = reader if files is None else reader.option("maxFilesPerTrigger", files)
+        return reader.load(self.uri(table))
 
     def append(self, frame: DataFrame, table: Table, txn: Transaction, *, rows: int) -> None:
         """Append rows by Spark, as few files as they fill; skipped when this transaction is in the table already.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -50,8 +50,13 @@ class Hop:
         return f"{PAGE_VIEWS}/{self.name}"
 
 
+_ALL_FILES = 2**31 - 1
+"""The greatest maxFilesPerTrigger."""
+
+
 def _limits(lake: Lake) -> DecodingLimits:
-    return DecodingLimits.of(lake.settings.decoding)
+    own = lake.settings.page_views
+    return replace(DecodingLimits.of(lake.settings.decoding), max_ahead=min(own.max_ahead, own.max_late))
 
 
 VIEWS = Hop("page_view", None, tables.PAGE_VIEW, "viewed_at", lambda raw, lake: pipe.page_views(raw, _limits(lake)))
@@ -140,7 +145,9 @@ def _read_up_to(hop: Hop, folder: str, topic: str) -> Offsets | None:
 def _source(hop: Hop, lake: Lake) -> DataFrame:
     """Of a topic only where the broker has it and the folder is of no other: Spark says of either what nobody reads."""
     if hop.source is not None:
-        return lake.stream(hop.source)
+        # All that a drain finds is one batch: a second one would begin after the watermark has moved, and files of a
+        # first read come in no order of events. (`withEventTimeOrder` would order those, and none of a later drain.)
+        return lake.stream(hop.source, files=_ALL_FILES)
     topic = KafkaSource(lake.settings.page_views.topic, lake.settings.kafka)
     _read_up_to(hop, checkpoint(hop, lake.root), topic.topic)
     topic.identify({})

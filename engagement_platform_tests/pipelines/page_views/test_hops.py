@@ -7,6 +7,8 @@ import random
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 from uuid import uuid4
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.connect.session import SparkSession as RemoteSession
 
 from engagement_platform.engine.cursors import CheckpointRefused, StreamCheckpoints
 from engagement_platform.errors import PlatformError
@@ -29,6 +32,7 @@ from engagement_platform.pipelines.page_views.job import (
     REFUSED,
     SESSIONS,
     VIEWS,
+    _source,
     checkpoint,
     lag,
     read_up_to,
@@ -207,19 +211,60 @@ def test_a_folder_that_is_of_another_topic_is_refused_with_both_names(tmp_path: 
         read_up_to(now)
 
 
-def test_a_view_from_the_future_is_refused_whole() -> None:
-    now = datetime(2026, 3, 1, tzinfo=UTC)
-    times = [now + timedelta(hours=24), now + timedelta(hours=24, microseconds=1)]
+def two_views(*ahead: timedelta) -> pa.RecordBatch:
+    """Messages as a topic has them, of views so long after they were produced."""
+    times = [BEGIN + each for each in ahead]
     values = [
         json.dumps({"view_id": "v", "user_id": "u", "page": "/", "viewed_at": at.isoformat()}).encode() for at in times
     ]
-    raw = pa.RecordBatch.from_pydict(
+    return pa.RecordBatch.from_pydict(
         {
             "topic": ["t"] * 2, "partition": pa.array([0] * 2, pa.int32()), "offset": [1, 2],
             "key": pa.array([None] * 2, pa.binary()), "value": pa.array(values, pa.binary()),
-            "timestamp": pa.array([now] * 2, pa.timestamp("us", tz="UTC")),
+            "timestamp": pa.array([BEGIN] * 2, pa.timestamp("us", tz="UTC")),
         }
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("own", "ahead"),
+    [({}, timedelta(minutes=5)), ({"max_late": "PT1M"}, timedelta(minutes=1)), ({"max_ahead": "PT0S"}, timedelta(0))],
+    ids=["default", "never more than is late", "none"],
+)
+def test_a_view_that_would_make_those_of_now_late_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], ahead: timedelta
+) -> None:
+    # Columns without a JVM.
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    settings = Settings(home=tmp_path, page_views=PageViewsSettings.model_validate(own))
+    for hop in (VIEWS, REFUSED):
+        raw = MagicMock()
+        hop.frame(raw, MagicMock(settings=settings))
+        decode = raw.mapInArrow.call_args.args[0]
+        [found] = decode(iter([two_views(ahead, ahead + timedelta(microseconds=1))]))
+        assert found.column("reason_code").to_pylist() == [None, "time_out_of_range"]
+        assert "page_views.max_ahead" in found.column("reason")[1].as_py()
+
+
+def test_a_drain_of_a_hop_s_table_is_one_batch_and_a_stream_of_a_reader_has_batches_of_delta_s_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    lake: Any = Lake(RemoteSession("sc://127.0.0.1:1"), Settings(home=tmp_path))  # type: ignore[arg-type]
+
+    def options(frame: Any) -> dict[str, str]:
+        return dict(frame._plan.to_proto(lake.spark.client).root.read.data_source.options)
+
+    for hop in (SESSIONS, DAYS):
+        found = options(_source(hop, lake))
+        assert int(found["maxFilesPerTrigger"]) > 10**9
+        assert found["skipChangeCommits"] == "true"
+    assert "maxFilesPerTrigger" not in options(lake.stream(PAGE_VIEW))
+
+
+def test_a_view_from_the_future_is_refused_whole() -> None:
+    raw = two_views(timedelta(hours=24), timedelta(hours=24, microseconds=1))
+    values = raw.column("value").to_pylist()
     [found] = decode_records(SHAPE, DecodingLimits(), datetime(9999, 1, 1, tzinfo=UTC))(iter([raw]))
     told = refused_ahead(raw, found, timedelta(days=1))
     assert told.schema == found.schema
