@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine, func, select
+from sqlalchemy import Connection, Engine, func, select, tuple_
 
 from engagement_platform.engine.database import reading, upsert, writing
-from engagement_platform.engine.model import Counts, JobState, Manifest
+from engagement_platform.engine.model import Counts, JobState, Manifest, manifest_from
 from engagement_platform.engine.schema import BATCH, FORGOTTEN_BATCHES
 from engagement_platform.engine.table_logs import CROSSING
 
@@ -32,6 +32,15 @@ def forgotten(engine: Engine, job: str) -> Forgotten:
     """Of one job. Raises StoresUnavailable."""
     with reading(engine) as connection:
         return _of(connection, job)
+
+
+def last_of_each(engine: Engine, job: str) -> list[Manifest]:
+    """The last batch under each application id of a job, which is never forgotten. Raises StoresUnavailable."""
+    last = select(BATCH.c.app_id, func.max(BATCH.c.batch_id)).where(BATCH.c.job_name == job).group_by(BATCH.c.app_id)
+    which = tuple_(BATCH.c.app_id, BATCH.c.batch_id).in_(last)
+    with reading(engine) as connection:
+        found = connection.execute(select(BATCH.c.manifest).where(BATCH.c.job_name == job, which)).scalars()
+        return [manifest_from(stored) for stored in found]
 
 
 def forget(engine: Engine, keep: timedelta, now: datetime) -> int:

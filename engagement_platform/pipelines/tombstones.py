@@ -63,11 +63,11 @@ def withheld(decoded: DataFrame, named: Named, tombstones: Tombstones, lake: Lak
 
 def with_tombstones(decoded: DataFrame, places: DataFrame) -> DataFrame:
     """Decoded records, those at these COORDINATES as tombstones."""
-    marks = places.select(*COORDINATES).distinct().withColumn("is_marked", F.lit(True))
+    marks = places.select(*COORDINATES).distinct().withColumn("__is_marked", F.lit(True))
     columns = [
         F.col(name)
         if name in _STAYS
-        else F.when(F.col("is_marked").isNull(), F.col(name)).otherwise(F.lit(_MARK.get(name))).alias(name)
+        else F.when(F.col("__is_marked").isNull(), F.col(name)).otherwise(F.lit(_MARK.get(name))).alias(name)
         for name in decoded.columns
     ]
     return decoded.join(F.broadcast(marks), list(COORDINATES), "left").select(*columns)

@@ -17,7 +17,8 @@ from engagement_platform.sources.messages import ChangeShape, ValueType
 # Columns that the tables, decoding or folding add.
 _RESERVED = frozenset(
     {
-        *("op", "changes", "set_null", "topic", "partition", "offset", "ingestion_ts", "ingestion_date", "batch_id"),
+        *("op", "changes", "set_null", "topic", "partition", "offset", "ingestion_ts", "ingestion_date"),
+        *("batch_id", "batch_sequence"),
         *("present", "present_ts", "present_version", "produced_ts", "value_bytes", "value", "key", "reason"),
         *("reason_code", "unknown_fields", "job_name", "inserted", "changed", "presence"),
     }

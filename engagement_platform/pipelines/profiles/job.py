@@ -6,7 +6,7 @@ write touches no row of the base is what merge on read is for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -14,8 +14,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
+from engagement_platform.engine.forgotten_batches import last_of_each
 from engagement_platform.engine.job import MicroBatchJob, Step, Stores
-from engagement_platform.engine.model import Counts, Manifest, Source
+from engagement_platform.engine.model import Counts, Manifest, Offsets, Source
 from engagement_platform.engine.unfinished_batches import looked_up
 from engagement_platform.lake.engagement import QUARANTINE
 from engagement_platform.lake.lake import Lake
@@ -102,8 +103,9 @@ def ingest_changes(
     def prepare(manifest: Manifest) -> ChangeBatch:
         own, entity = parts.lake_for(manifest, source), under_declaration(declared, manifest.settings)
         # What is redriven has not landed, so an INSERT of a known id is none of what is there.
-        seen_before = manifest.is_replay and not isinstance(source, RedriveSource)
-        return open_batch(own, entity, manifest, read(manifest), tombstones, seen_before=seen_before)
+        is_replay = manifest.is_replay and not isinstance(source, RedriveSource)
+        seen = read_before(last_of_each(parts.stores.leases.engine, entity.ingest_job), manifest) if is_replay else {}
+        return open_batch(own, entity, manifest, read(manifest), tombstones, seen)
 
     return parts.job(
         name or entity.ingest_job,
@@ -127,10 +129,25 @@ def ingest_changes(
     )
 
 
+def read_before(last: Iterable[Manifest], manifest: Manifest) -> Offsets:
+    """Below which offset of each partition records may have landed already: what others than the application id of a
+    batch have read of the same topic. last: the last batch under each id."""
+    ends: dict[str, int] = {}
+    for other in last:
+        if other.app_id != manifest.app_id and other.identity.get("topic_id") == manifest.identity.get("topic_id"):
+            ends |= {partition: max(end, ends.get(partition, 0)) for partition, end in other.end.items()}
+    return ends
+
+
+def is_below(ends: Offsets) -> str:
+    """Whether a record is below the offset of its partition, in SQL."""
+    return " OR ".join(f"`partition` = {int(of)} AND `offset` < {end}" for of, end in ends.items()) or "FALSE"
+
+
 def open_batch(
-    lake: Lake, entity: Entity, manifest: Manifest, raw: DataFrame, tombstones: Tombstones, *, seen_before: bool
+    lake: Lake, entity: Entity, manifest: Manifest, raw: DataFrame, tombstones: Tombstones, seen: Offsets
 ) -> ChangeBatch:
-    """Decode the pinned range and decide what lands. tombstones: whose records become markers.
+    """Decode the pinned range and decide what lands. tombstones: whose records become markers. seen: `read_before`.
 
     Cost: a Spark job with results; the keys of base and changeset are read only for a policy that refuses changes.
     """
@@ -141,7 +158,7 @@ def open_batch(
     if entity.inserts_are_new or entity.unknown_update == "quarantine":
         with compiled(lake.spark):
             landed = landed_ids(lake, entity, manifest)
-            plan = kept(by_policies(decoded, entity, landed, seen_before=seen_before))
+            plan = kept(by_policies(decoded, entity, landed, seen))
     found, accepted = counted(plan, *(F.count_if(F.col("op") == op).alias(op) for op in _OPS))
     ops = {op: accepted[op] if accepted else 0 for op in _OPS}
     of = replace(found, rejected={code: n for code, n in found.rejected.items() if code not in (DUPLICATE, *REASONS)})
@@ -151,31 +168,32 @@ def open_batch(
 
 
 def landed_ids(lake: Lake, entity: Entity, manifest: Manifest) -> list[DataFrame]:
-    """Ids of which anything has landed at the pinned versions, with is_made: whether an UPDATE would not make the row.
+    """Ids of which anything has landed at the pinned versions, with __is_made: an UPDATE would not make the row.
 
     Of an id with only DELETEs in the changeset it would. An id may occur many times.
     """
     found = []
+    # Here and below no attribute can have the name of a column that is added: PLAIN_NAME begins with a letter.
     for table, is_made in ((entity.changeset, F.col("op") != "DELETE"), (entity.base, F.lit(True))):
         if version := manifest.table_versions[looked_up(table.name)]:
-            found.append(lake.read(table, version).select(entity.key, is_made.alias("is_made")))
+            found.append(lake.read(table, version).select(entity.key, is_made.alias("__is_made")))
     return found
 
 
-def by_policies(decoded: DataFrame, entity: Entity, landed: list[DataFrame], *, seen_before: bool) -> DataFrame:
+def by_policies(decoded: DataFrame, entity: Entity, landed: list[DataFrame], seen: Offsets) -> DataFrame:
     """Decoded records, with the reasons for which the entity's policies refuse changes after all.
 
-    landed: as of `landed_ids`. seen_before: the records may have landed, so an INSERT of a known id is taken for the
-    one that has (DUPLICATE). An UPDATE of an id that the same batch inserts, before or after it, is not refused, unless
-    that INSERT is.
+    landed: as of `landed_ids`. seen: below these offsets records may have landed, so an INSERT of a known id is taken
+    for the one that has (DUPLICATE). An UPDATE of an id that the same batch inserts, before or after it, is not
+    refused, unless that INSERT is.
     Cost: one scan of the keys of base and changeset, joined with the broadcast ids of the batch.
     """
     accepted, key = decoded.where("reason_code IS NULL"), entity.key
     ids = F.broadcast(accepted.select(key))
-    flags = {name: F.lit(False) for name in ("is_made", "is_known", "is_inserted")}
-    inserted = accepted.where("op = 'INSERT'").select(key).withColumns(flags | {"is_inserted": F.lit(True)})
+    flags = {name: F.lit(False) for name in ("__is_made", "__is_known", "__is_inserted")}
+    inserted = accepted.where("op = 'INSERT'").select(key).withColumns(flags | {"__is_inserted": F.lit(True)})
     there = (
-        of.join(ids, key, "left_semi").withColumns({"is_known": F.lit(True), "is_inserted": F.lit(False)})
+        of.join(ids, key, "left_semi").withColumns({"__is_known": F.lit(True), "__is_inserted": F.lit(False)})
         for of in landed
     )
     found = reduce(lambda ids, more: ids.unionByName(more), there, inserted).groupBy(key)
@@ -184,11 +202,11 @@ def by_policies(decoded: DataFrame, entity: Entity, landed: list[DataFrame], *, 
     def holds(column: str) -> Column:
         return F.coalesce(F.col(column), F.lit(False))
 
-    reason, is_made = F.col("reason_code"), holds("is_made") | holds("is_inserted")
+    reason, is_made = F.col("reason_code"), holds("__is_made") | holds("__is_inserted")
     if entity.inserts_are_new:
-        is_made = holds("is_made") | (holds("is_inserted") & ~holds("is_known"))
-        not_new = F.lit(DUPLICATE if seen_before else "insert_not_new")
-        reason = F.coalesce(reason, F.when((F.col("op") == "INSERT") & holds("is_known"), not_new))
+        is_made = holds("__is_made") | (holds("__is_inserted") & ~holds("__is_known"))
+        not_new = F.when(F.expr(is_below(seen)), DUPLICATE).otherwise("insert_not_new")
+        reason = F.coalesce(reason, F.when((F.col("op") == "INSERT") & holds("__is_known"), not_new))
     if entity.unknown_update == "quarantine":
         unknown = F.lit("unknown_profile")
         reason = F.coalesce(reason, F.when((F.col("op") == "UPDATE") & ~is_made, unknown))

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.engine.database import open_engine
+from engagement_platform.engine.forgotten_batches import last_of_each
+from engagement_platform.engine.model import Manifest
+from engagement_platform.engine.stores import CheckpointStore
 from engagement_platform.errors import PlatformError
 from engagement_platform.pipelines.profiles.entity import Entity
+from engagement_platform.pipelines.profiles.job import is_below, read_before
 from engagement_platform.pipelines.profiles.snapshot import snapshot, to_note, were_checked
 from engagement_platform.pipelines.profiles.view import STRATEGIES, choose, view
 from engagement_platform.settings import ViewStrategy
@@ -20,6 +28,7 @@ from engagement_platform_tests.pipelines.profiles.oracle import Said, replay, ro
 from engagement_platform_tests.pipelines.profiles.test_job import reasons
 from engagement_platform_tests.pipelines.profiles.test_view import lake_of
 
+NOW = datetime(2026, 11, 20, 10, tzinfo=UTC)
 UNITED: ViewStrategy = "left_join_union_inserts"
 
 
@@ -103,6 +112,32 @@ def test_a_batch_that_landed_under_another_policy_and_is_finished_now_does_not_c
     assert found.pending
     assert found.inserts_are_new == "ignore since batch 1"
     assert choose(world.entity, "auto", broadcast=True, taken=found) == "left_join_anti_join"
+
+
+def test_only_what_other_ids_of_the_job_have_read_of_the_same_topic_is_taken_for_landed(tmp_path: Path) -> None:
+    engine = open_engine(f"sqlite:///{tmp_path / 'stores.db'}")
+    store, job = CheckpointStore(engine), PROMISING.ingest_job
+
+    def planned(number: int, end: dict[str, int], topic_id: str = "shop") -> Manifest:
+        start = dict.fromkeys(end, 0)
+        return Manifest(job, store.app_id(job), number, start, end, NOW, identity={"topic_id": topic_id})
+
+    for number, end in enumerate(({"0": 10, "1": 4}, {"0": 20, "1": 4})):
+        store.begin(batch := planned(number, end))
+        store.succeed(batch, {})
+    store.reset(job)
+    # Given up by a second reset, in the middle.
+    store.begin(planned(0, {"0": 5, "2": 7}))
+    store.reset(job)
+    seen = read_before(last_of_each(engine, job), planned(0, {"0": 30}))
+    assert seen == {"0": 20, "1": 4, "2": 7}
+    assert read_before(last_of_each(engine, job), planned(0, {"0": 30}, "made anew")) == {}
+    records = [(0, 19), (0, 20), (1, 3), (1, 4), (2, 6), (2, 7), (3, 0)]
+    with closing(sqlite3.connect(":memory:")) as found:
+        table = " UNION ALL ".join(f"SELECT {of} AS `partition`, {at} AS `offset`" for of, at in records)
+        below = found.execute(f"SELECT `partition`, `offset` FROM ({table}) WHERE {is_below(seen)}").fetchall()
+        assert below == [(0, 19), (1, 3), (2, 6)]
+        assert found.execute(f"SELECT count(*) FROM ({table}) WHERE {is_below({})}").fetchone() == (0,)
 
 
 def test_a_promise_covers_batches_from_its_first_on(tmp_path: Path) -> None:

@@ -63,6 +63,19 @@ def test_reading_the_topic_again_changes_nothing_that_readers_see(make_world: Ma
     assert reasons(world) == [("not_json", 1), ("not_json", 3)]
 
 
+def test_after_a_reset_an_insert_that_breaks_the_promise_goes_to_quarantine_and_one_that_had_landed_does_not(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(entity=replace(PROFILE, unknown_update="quarantine", inserts_are_new=True))
+    world.send([Said("a", 1, "INSERT", {"name": "Ann"})])
+    world.ingest()
+    world.stores.checkpoints.reset(world.entity.ingest_job)
+    world.send([Said("a", 2, "INSERT", {"name": "An"}), Said("b", 1, "INSERT", {"name": "Bo"})])
+    [report] = world.ingest()
+    assert [report.counts[name] for name in ("rows_in", "duplicates", "quarantined", "landed")] == [3, 1, 1, 1]
+    assert reasons(world) == [("insert_not_new", 1)]
+
+
 def test_what_the_policies_refuse_goes_to_quarantine_whole(make_world: MakeWorld) -> None:
     world = make_world(entity=replace(PROFILE, unknown_update="quarantine", inserts_are_new=True))
     said = [

@@ -1,20 +1,27 @@
-"""Moves of many partitions and of many columns fit into what Connect may nest. Nothing is sent: plans are built."""
+"""Plans as Connect has them, which are built and not sent: they nest little, and add no column that was declared."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from pyspark.sql import functions as F
 from pyspark.sql.connect.dataframe import DataFrame
 from pyspark.sql.connect.session import SparkSession
 
 from engagement_platform.engine.model import Transaction
+from engagement_platform.lake.contract import PLAIN_NAME
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines.profiles import rematerialize
 from engagement_platform.pipelines.profiles.entity import Attribute, Entity
+from engagement_platform.pipelines.profiles.job import by_policies
+from engagement_platform.pipelines.tombstones import with_tombstones
 from engagement_platform.settings import Settings
+from engagement_platform.sources.decoded_batches import changes_ddl
 
 MANY = 60
 WIDE = Entity(
@@ -27,11 +34,16 @@ WIDE = Entity(
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """Commands that the two moves have for a server."""
+def spark(monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """A session that has no server; functions make columns for it."""
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    return SparkSession("sc://127.0.0.1:1")
+
+
+@pytest.fixture
+def sent(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Commands that the two moves have for a server."""
     commands: list[Any] = []
-    spark = SparkSession("sc://127.0.0.1:1")
 
     def execute(command: Any, *_: object) -> tuple[None, dict[str, Any], None]:
         commands.append(command)
@@ -59,3 +71,18 @@ def test_sixty_partitions_and_sixty_columns_fit_into_a_plan(sent: list[Any]) -> 
     [matched] = merged.merge_into_table_command.match_actions
     changed = matched.merge_action.condition.expression_string.expression
     assert changed.count(" OR ") == MANY + 1, "each column, presence, and the greatest version"
+
+
+def test_no_column_that_a_pipe_adds_can_be_one_that_was_declared(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [each.split()[0] for each in changes_ddl(WIDE.shape).split(",")]
+    monkeypatch.setattr(DataFrame, "columns", property(lambda _: columns))
+    rows = spark.read.format("delta").load("decoded")
+    refusing = replace(WIDE, inserts_are_new=True, unknown_update="quarantine")
+    landed: Any = [rows.select(WIDE.key, F.lit(True).alias("__is_made"))]
+    for frame in (by_policies(rows, refusing, landed, {"0": 1}), with_tombstones(rows, rows)):  # type: ignore[arg-type]
+        names = re.findall(r'(?<!\w)(?:name|unparsed_identifier): "(\w+)"', str(frame._plan.to_proto(spark.client)))
+        added = set(names) - set(columns)
+        assert added
+        assert [name for name in added if PLAIN_NAME.fullmatch(name)] == []

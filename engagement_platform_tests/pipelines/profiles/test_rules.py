@@ -146,7 +146,13 @@ def test_a_reader_of_an_earlier_state_keeps_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("names", "complaint"),
-    [(("name", "name"), "called name"), (("op",), "called op"), (("a", "a_version"), "a_version"), ((), "no columns")],
+    [
+        (("name", "name"), "called name"),
+        (("op",), "called op"),
+        (("batch_sequence",), "called batch_sequence"),
+        (("a", "a_version"), "a_version"),
+        ((), "no columns"),
+    ],
     ids=str,
 )
 def test_an_entity_whose_columns_clash_is_refused(names: tuple[str, ...], complaint: str) -> None:
