@@ -8,11 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
 from engagement_platform.consumers.reader import ConsumerRefused, CursorReader, Position, TooFarBehind
+from engagement_platform.errors import first_line
 from engagement_platform.lake import log
+from engagement_platform.lake.arrow import schema_of
 from engagement_platform.lake.contract import OPENED, TABLE_NAME, Column, Found, Mode, Table
 from engagement_platform.lake.engagement import NOTIFICATION
+
+_MAPPING = "delta.columnMapping.mode"
+_UNDERSTOOD = frozenset({"columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Features of tables that leave added rows as they are, or that are looked at by the table's mode and types."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Appends(CursorReader[Appended]):
         if unread is not None and (found := log.describe(self._uri)) is not None:
             # A declared table gains columns while its rows are followed. While an erasure is at work it is not
             # append-only, which is nothing to this reader.
-            self._table = _named(self.table, found)
+            self._table = _named(self.table, self._uri, found)
             self._columns = self._table.column_names
         return unread
 
@@ -76,7 +83,11 @@ def _contract(root: str, table: str) -> Table:
     """The table as its log describes it. Raises ConsumerRefused."""
     if not TABLE_NAME.fullmatch(table):
         raise ConsumerRefused(f"{table!r} is no name of a table.", "Write it like shop/click.")
-    found, notified = log.describe(f"{root}/{table}"), table == NOTIFICATION.name
+    uri, notified = f"{root}/{table}", table == NOTIFICATION.name
+    try:
+        found = log.describe(uri)
+    except DeltaError as error:
+        raise _not_understood(table, first_line(error)) from error
     if notified or found is None or "true" not in map(found.properties.get, ("delta.appendOnly", OPENED)):
         why = f"there is no such table under {root} yet" if found is None else "rows that were written may change"
         # What VACUUM keeps of it goes by cursors of those that read what became of the engagements that it names.
@@ -85,14 +96,28 @@ def _contract(root: str, table: str) -> Table:
             f"{table} cannot be read incrementally: {why}.",
             "Append-only tables can, such as those that you declare; for engagements call `consume` without --table.",
         )
-    return _named(table, found)
+    return _named(table, uri, found)
 
 
-def _named(table: str, found: Found) -> Table:
-    return Table(
+def _named(table: str, uri: str, found: Found) -> Table:
+    """The contract. Raises ConsumerRefused where rows may not be in the table's files as its schema says."""
+    named = Table(
         key=tuple(table.split("/")),
         description="",
         mode=Mode.APPEND_ONLY,
         partitioned_by=found.partitioned_by,
         columns=tuple(Column(name, kind, "") for name, kind in found.columns.items()),
     )
+    if found.properties.get(_MAPPING, "none") != "none":
+        raise _not_understood(table, f"its files have other names of columns ({_MAPPING})")
+    if features := set(log.open_version(uri).protocol().reader_features or ()) - _UNDERSTOOD:
+        raise _not_understood(table, f"it has {', '.join(sorted(features))}")
+    try:
+        schema_of(named)
+    except ValueError as error:
+        raise _not_understood(table, str(error)) from error
+    return named
+
+
+def _not_understood(table: str, why: str) -> ConsumerRefused:
+    return ConsumerRefused(f"{table} cannot be read without Spark: {why}.", "Stream it by Spark.")

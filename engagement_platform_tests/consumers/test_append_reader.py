@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,57 @@ def test_a_table_that_is_not_spelled_as_cursors_know_it_is_refused(tmp_path: Pat
     lake = Lake(tmp_path)
     with pytest.raises(ConsumerRefused, match="no name of a table"):
         Appends(lake.settings.lake, table, name="me", store_url=lake.settings.store_url)
+
+
+def test_a_start_by_time_leaves_nothing_out_where_a_clock_was_set_back(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    for version, minutes in enumerate((0, 10, 20, 5, 15, 25)):
+        if version:
+            lake.append(1)
+        entry = Path(lake.uri, "_delta_log", f"{version:020}.json")
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        for info in (action["commitInfo"] for action in actions if "commitInfo" in action):
+            info["timestamp"] = round((NOW + timedelta(minutes=minutes)).timestamp() * 1000)
+        entry.write_text("\n".join(map(json.dumps, actions)))
+
+    def handed(minutes: int) -> list[str]:
+        url, start = lake.settings.store_url, NOW + timedelta(minutes=minutes)
+        reader = Appends(lake.settings.lake, CLICK.name, name=f"since {minutes}", start=start, store_url=url)
+        return [name for batch in reader for name in ids(batch.rows)]
+
+    every = ["c0", "c1", "c2", "c3", "c4"]
+    assert [handed(minutes) for minutes in (-1, 5, 12, 25, 26)] == [every, every, every[1:], every[4:], []]
+
+
+@pytest.mark.parametrize(
+    ("features", "mode", "kind", "why"),
+    [
+        (None, "name", "long", "delta.columnMapping.mode"),
+        (["columnMapping"], "id", "long", "delta.columnMapping.mode"),
+        (["typeWidening"], None, "long", "it has typeWidening"),
+        (["timestampNtz"], None, "timestamp_ntz", "'timestamp_ntz' is no type of a column"),
+        (["unheard of"], None, "long", "unheard of"),
+    ],
+)
+def test_a_table_whose_files_are_not_read_as_its_schema_says_is_refused(
+    tmp_path: Path, features: list[str] | None, mode: str | None, kind: str, why: str
+) -> None:
+    lake = Lake(tmp_path)
+    mapped = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"} if mode else {}
+    schema = {"type": "struct", "fields": [{"name": "a", "type": kind, "nullable": True, "metadata": mapped}]}
+    properties = {"delta.appendOnly": "true"} | ({"delta.columnMapping.mode": mode} if mode else {})
+    protocol: dict[str, Any] = {"minReaderVersion": 2, "minWriterVersion": 5}
+    if features is not None:
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": features}
+        protocol["writerFeatures"] = [*features, "appendOnly"]
+    of_table = {"id": "a-1", "format": {"provider": "parquet", "options": {}}, "schemaString": json.dumps(schema)}
+    actions = [{"protocol": protocol}, {"metaData": {**of_table, "partitionColumns": [], "configuration": properties}}]
+    entry = Path(lake.settings.lake, "theirs", "row", "_delta_log", f"{0:020}.json")
+    entry.parent.mkdir(parents=True)
+    entry.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(ConsumerRefused, match=why):
+        Appends(lake.settings.lake, "theirs/row", name="me", store_url=lake.settings.store_url)
+    assert lags(lake.settings, open_engine(lake.settings.store_url)) == []
 
 
 def test_a_table_whose_rows_change_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:

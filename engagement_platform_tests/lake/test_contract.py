@@ -9,6 +9,7 @@ import pytest
 
 from engagement_platform.lake.contract import OPENED, Column, Found, Mode, Table, differences
 from engagement_platform.lake.engagement import MAPPING, MUTATION_REQUEST, NOTIFICATION, QUARANTINE, data_table
+from engagement_platform.settings import ConsumerSettings
 
 CONTRACT = Table(
     key=("test", "table"),
@@ -94,6 +95,12 @@ def test_every_difference_is_told_at_once() -> None:
     missing, problems = differences(CONTRACT, table)
     assert [column.name for column in missing] == ["b", "c"]
     assert len(problems) == 4
+
+
+def test_what_keeps_for_consumers_says_how_far_the_log_of_a_table_goes_back() -> None:
+    text = ConsumerSettings.model_fields["keep_for"].description or ""
+    kept = MAPPING.properties["delta.logRetentionDuration"].removeprefix("interval ")
+    assert f"entries of {kept}" in text.replace("\n", " ")
 
 
 def test_only_tables_that_never_change_a_row_are_append_only() -> None:
