@@ -131,7 +131,7 @@ class MaintainedTableDeclaration(Declared):
 
     @model_validator(mode="after")
     def _is_one(self) -> MaintainedTableDeclaration:
-        if self.path[0] in streams.OURS or not all(self.path) or len(self.path) < 2:
+        if self.path[0] in streams.OURS or len(self.path) < 2 or {"", ".", ".."} & {*self.path}:
             raise ValueError(f"the table {self.table!r} is not called like shop/order, or is the platform's own")
         return self
 

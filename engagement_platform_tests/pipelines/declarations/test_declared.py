@@ -127,6 +127,12 @@ def test_what_cannot_be_is_refused_with_the_file_and_the_reason(
     assert "Nothing was started" in str(refused.value)
 
 
+@pytest.mark.parametrize("table", ["shop/../engagement/data", "./engagement/data", "shop/.", "shop//order", "order"])
+def test_a_maintained_table_is_a_folder_below_the_lake_spelled_in_one_way(tmp_path: Path, table: str) -> None:
+    with pytest.raises(DeclarationRefused, match="not called like shop/order"):
+        declarations(declared(tmp_path, WATCHED.replace("shop/click", table)))
+
+
 @pytest.mark.parametrize("subject", ["", "\n  subject: click_id"])
 def test_a_table_is_partitioned_by_any_other_column_than_its_subject(tmp_path: Path, subject: str) -> None:
     settings = declared(tmp_path, CLICKS.replace("unique: [click_id]", BY_SHOP + subject))
