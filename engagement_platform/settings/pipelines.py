@@ -41,7 +41,7 @@ class PageViewsSettings(Section):
     max_late: Duration = timedelta(hours=1)
     """Views that come so long after newer ones still count; later ones are counted as late and stand in view/page_view
     only. Every session is written that much later."""
-    max_ahead: timedelta = Field(timedelta(minutes=5), ge=timedelta(0))
+    max_ahead: Duration = timedelta(minutes=5)
     """Views further ahead of when they were produced are quarantined as time_out_of_range; never more than `max_late`,
     so that no view makes those late that others send now."""
 
