@@ -5,7 +5,7 @@ Values only. Reading logs and stores is `plan`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,6 +26,19 @@ class Boundary:
     """What the table that was asked for goes to, where any version of the batch's end will not do; None: the last."""
     within: int | None = None
     """The step in whose middle the version lies that was asked for; None: in no one's."""
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Up to where a job has read its source."""
+
+    offsets: Offsets
+    identity: Mapping[str, str]
+    """Of the source that the offsets are of, as `Manifest.identity`."""
+
+    def is_of(self, identity: Mapping[str, str]) -> bool:
+        """Whether the source with this identity may be the same one: no id that both have differs."""
+        return all(identity.get(name, own) == own for name, own in self.identity.items())
 
 
 @dataclass(frozen=True)
@@ -170,7 +183,7 @@ class Timeline:
             first = number
         return None if first is None else first - 1
 
-    def offsets_at(self, job: str, step: int) -> Offsets | None:
+    def reached(self, job: str, step: int) -> Reached | None:
         """Where the next batch of a job would have begun at the end of a step; None where it never had one.
 
         A job that had no batch by then begins where its first one did.
@@ -178,10 +191,10 @@ class Timeline:
         own = [(n, 0, r) for n, r in enumerate(self.steps) if r.manifest.job == job]
         own += [(self._numbers.get(r.rewound_by or "", -1), 1, r) for r in self._rewinds if r.manifest.job == job]
         own.sort(key=lambda found: found[:2])
-        before = [r for n, _, r in own if n <= step and _done(r)]
-        if before:
-            return before[-1].manifest.end
-        return own[0][2].manifest.start if own else None
+        if before := [r.manifest for n, _, r in own if n <= step and _done(r)]:
+            return Reached(before[-1].end, before[-1].identity)
+        first = own[0][2].manifest if own else None
+        return None if first is None else Reached(first.start, first.identity)
 
     def ends_after(self, moment: datetime, step: int) -> bool:
         """Whether a step is there and had ended after a time.

@@ -24,6 +24,7 @@ from engagement_platform.maintenance.rollback.boundary import Boundary, Timeline
 from engagement_platform.maintenance.rollback.groups import Group, RestoreRefused, group_of
 from engagement_platform.pipelines.parts import announced
 from engagement_platform.settings import Settings
+from engagement_platform.sources.kafka import KafkaSource
 
 RESTORE_TABLES = "restore-tables"
 
@@ -341,18 +342,24 @@ def _offsets(group: Group, stores: Stores, timeline: Timeline, step: int, asked:
     """Jobs that have read past the boundary. Raises CannotReplay where that has to be read again and is not there."""
     replay = asked.mode == "replay"
     for job in (*group.read, *group.follows):
-        last, boundary = stores.checkpoints.latest(job), timeline.offsets_at(job, step)
-        if last is None or boundary is None or last.manifest.end == boundary:
+        last, there = stores.checkpoints.latest(job), timeline.reached(job, step)
+        if last is None or there is None:
+            continue
+        boundary, now, is_same = there.offsets, last.manifest.end, there.is_of(last.manifest.identity)
+        if now == boundary and is_same:
             continue
         assert last.state is JobState.SUCCEEDED, "the unfinished were refused"
-        now = last.manifest.end
         if job in group.follows:
             yield Offset(job, boundary, now, (boundary, boundary), follows=True)
             continue
         records, rewind = None, None
         try:
             source = group.read[job]()
+            if not is_same:
+                raise PlatformError("The first are offsets of another topic, or cluster, than the last.")
             if replay:
+                if isinstance(source, KafkaSource):
+                    source.identify(there.identity)
                 source.check(boundary, {p: now.get(p, offset) for p, offset in boundary.items()})
             records = source.size(boundary, {**boundary, **now})
         except PlatformError as cause:

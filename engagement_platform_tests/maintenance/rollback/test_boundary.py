@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engagement_platform.engine.model import REWOUND_BY, BatchRecord, JobState, Manifest
 from engagement_platform.lake.contract import OPENED
 from engagement_platform.lake.optimize import by_maintenance
-from engagement_platform.maintenance.rollback.boundary import Boundary, Commit, Timeline
+from engagement_platform.maintenance.rollback.boundary import Boundary, Commit, Reached, Timeline
 from engagement_platform.maintenance.rollback.groups import RestoreRefused
 from engagement_platform.maintenance.rollback.plan import _refuse_other_shape
 from engagement_platform_tests.pipelines.kafka_tables.clicks import CLICK
@@ -135,9 +135,9 @@ def test_offsets_are_those_that_the_last_batch_or_the_last_rewind_left(step: int
     source = {"rewound_by": "restore-tables@1.t#3"}
     manifest = Manifest("ingest", "ingest@2.t", 4, {"0": 0}, {"0": 1}, BEGAN, source=source)
     timeline = Timeline([*steps, replace(record(4, end=1), manifest=manifest)], DATA)
-    assert timeline.offsets_at("ingest", step) == {"0": ingested}
-    assert timeline.offsets_at("apply", step) == {"0": applied}
-    assert timeline.offsets_at("nobody", step) is None
+    assert timeline.reached("ingest", step) == Reached({"0": ingested}, {})
+    assert timeline.reached("apply", step) == Reached({"0": applied}, {})
+    assert timeline.reached("nobody", step) is None
 
 
 def test_times_count_what_had_finished_by_then() -> None:
@@ -200,5 +200,5 @@ def test_where_batches_are_forgotten_a_version_has_the_boundary_and_offsets_it_h
         was, now = whole.at_version(version, log), shorter.at_version(version, log)
         if gone is None or shorter.ends_after(gone, now.step):
             assert shorter.name(now.step) == whole.name(was.step)
-            assert shorter.offsets_at("ingest", now.step) == whole.offsets_at("ingest", was.step)
+            assert shorter.reached("ingest", now.step) == whole.reached("ingest", was.step)
     assert gone is None or not shorter.ends_after(gone, -1)
