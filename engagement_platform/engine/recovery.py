@@ -98,20 +98,24 @@ def _planned(stores: Stores, job: str, held: Sequence[Held], everything: Sequenc
             "tables to a batch before it, or begin the job anew, what is already there counts as duplicate: "
             f"engagement-platform reset {job} --abandon"
         )
+    if _was_reset(stores, job, app_ids):
+        return Recovered(job, manifest, app_ids=app_ids)
     if any(note.abandoned for note in notes):
         lost = "its last batch was given up by a reset that the stores have lost, so it cannot be finished"
         return Recovered(job, app_ids=app_ids, lost=lost)
     # A job is not put back while its batch is unfinished.
     later = [note for note in everything if note.manifest.sequence > manifest.sequence]
     restores = [note.manifest for note in later if job in rewinds_of(note.manifest)]
-    back = max(restores, key=lambda one: one.sequence, default=None)
+    back = max(
+        (one for one in restores if _puts_back(stores, one, later)), key=lambda one: one.sequence, default=None
+    )
     stored = stores.checkpoints.latest(job)
     is_known = stored is not None and _knows(stored, manifest, stores.checkpoints.applications(job)[0])
     if is_known and (back is None or stored is None or stored.manifest.sequence >= back.sequence):
         return Recovered(job, manifest, app_ids=app_ids)
     # Until a restore or an erasure has ended, no batch begins on the tables it pinned.
     crossed = job in CROSSING and any(note.table in manifest.table_versions for note in later)
-    finished = back is not None or crossed or any(note.final for note in notes)
+    finished = bool(restores) or crossed or any(note.final for note in notes)
     before = sorted((one for name, one in known.items() if name != manifest.name), key=lambda one: one.sequence)
     state = JobState.SUCCEEDED if finished else JobState.FAILED
     return Recovered(job, manifest, state, back, app_ids, batches=tuple(before))
@@ -119,6 +123,23 @@ def _planned(stores: Stores, job: str, held: Sequence[Held], everything: Sequenc
 
 def _key(manifest: Manifest) -> tuple[str, int]:
     return manifest.app_id, manifest.batch_id
+
+
+def _was_reset(stores: Stores, job: str, app_ids: frozenset[str]) -> bool:
+    """Whether the job begins anew with its next batch: all that tables hold of it was known, and given up."""
+    known, current = stores.checkpoints.applications(job)
+    return current is not None and current not in app_ids <= known and stores.checkpoints.latest(job) is None
+
+
+def _puts_back(stores: Stores, restore: Manifest, notes: Iterable[Note]) -> bool:
+    """Whether the jobs of a restore go back, which is the last thing that it does.
+
+    Not where it was given up: a commit that is its last says that. Nor, yet, where the stores have it as unfinished.
+    """
+    if any(note.final and note.manifest.name == restore.name for note in notes):
+        return False
+    last = stores.checkpoints.latest(restore.job)
+    return last is None or last.manifest.name != restore.name or last.state is JobState.SUCCEEDED
 
 
 def _knows(stored: BatchRecord, manifest: Manifest, app_ids: frozenset[str]) -> bool:

@@ -194,6 +194,8 @@ def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None
     last = stores.checkpoints.latest(INGEST_MUTATION_REQUESTS)
     try:
         source = KafkaSource(settings.kafka.mutation_requests_topic, patient)
+        # One that was made anew is not read to its end where the old one was.
+        source.identify({} if last is None else last.manifest.identity)
         return source.first_unread(None if last is None else last.unread_from).values()
     except PlatformError:
         return (None,)

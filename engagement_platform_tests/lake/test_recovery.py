@@ -170,6 +170,35 @@ def test_a_reset_goes_on_where_stores_were_lost_and_is_not_refused_again(world: 
     assert found.manifest == again.manifest
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["nothing is lost", "a reset of new stores"])
+def test_a_reset_is_not_taken_back_by_a_recovery_that_another_job_asks_for(world: World, lost: bool) -> None:
+    world.run(1, 2)
+    world.stores.checkpoints.reset(JOB)
+    world.run(3)
+    if lost:
+        world.restore_stores(None)
+    foreign = {held.app_id for held in world.stores.tables.held(JOB)}
+    app_id = world.stores.checkpoints.reset(JOB, foreign=foreign, sequence=world.stores.tables.last_sequence())
+    [found] = recover(world.stores)
+    assert (found.state, found.lost) == (None, "")
+    assert (world.stores.checkpoints.latest(JOB), world.stores.checkpoints.app_id(JOB)) == (None, app_id)
+    (again,) = world.run(4)
+    assert (again.manifest.app_id, dict(again.manifest.start)) == (app_id, {"0": 0})
+
+
+def test_a_batch_that_a_reset_gave_up_which_the_stores_know_asks_for_no_other_reset(world: World) -> None:
+    with pytest.raises(Killed):
+        world.run(1, stop_at="first:recorded")
+    last = world.stores.checkpoints.latest(JOB)
+    assert last is not None
+    for one in declared(last.manifest, {"first/append": FIRST, "second/append": SECOND}, abandoned=True):
+        append(world.root, one.table, [], one.transaction)
+    world.stores.checkpoints.reset(JOB)
+    [found] = recover(world.stores)
+    assert (found.state, found.lost) == (None, "")
+    assert world.stores.checkpoints.latest(JOB) is None
+
+
 def test_a_lost_store_that_another_job_has_begun_anew_still_refuses_for_this_one(world: World) -> None:
     world.run(1)
     world.restore_stores(None)
@@ -277,6 +306,33 @@ def test_a_job_that_a_restore_has_put_back_goes_on_from_there(world: World) -> N
     [found] = planned(world.stores, held, notes)
     for one in (found, of_stores_that_know_the_batch):
         assert (one.state, one.rewound_by) == (JobState.SUCCEEDED, restore)
+
+
+@pytest.mark.parametrize("ends", ["given up", "unfinished", "finished"])
+def test_only_a_restore_that_has_ended_puts_a_job_back(world: World, ends: str) -> None:
+    """Nothing is lost of the job, and the stores know of the restore; or of the one that was given up nothing is left."""
+    world.run(1)
+    (report,) = world.run(2)
+    checkpoints = world.stores.checkpoints
+    restore = Manifest(
+        "restore-tables", checkpoints.app_id("restore-tables"), 0, {FIRST: 1}, {FIRST: 0}, NOW, {FIRST: 1},
+        source={"rewinds": {JOB: {"start": {"0": 1}, "end": {"0": 1}}}}, sequence=report.manifest.sequence + 1,
+    )  # fmt: skip
+    if ends != "given up":
+        restore = checkpoints.begin(restore)
+    if ends == "finished":
+        checkpoints.succeed(restore, {})
+    held = [Held(FIRST, JOB, report.manifest.app_id, "first/append", 1)]
+    notes = [Note(FIRST, report.manifest.digest, False, report.manifest), Note(FIRST, restore.digest, False, restore)]
+    if ends == "given up":
+        notes.append(Note("layout/restore", restore.digest, True, restore))
+    [found] = planned(world.stores, held, notes)
+    put_back = ends == "finished"
+    assert (found.state, found.rewound_by) == ((JobState.SUCCEEDED, restore) if put_back else (None, None))
+    world.restore_stores(None)
+    if ends == "given up":
+        [of_new_stores] = planned(world.stores, held, notes)
+        assert (of_new_stores.state, of_new_stores.rewound_by) == (JobState.SUCCEEDED, None)
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["from a backup", "lost"])

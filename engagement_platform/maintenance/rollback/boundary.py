@@ -77,13 +77,14 @@ class Timeline:
         mover = None if moving is None else moving.job
         steps = [r for r in everything if r.manifest.job != mover and _pinned(r, names) is not None]
         first, last = 0, dict[str, int]()
-        for number, record in enumerate(steps):
-            name = next(name for name in names if name in record.manifest.table_versions)
+        pins = [next(name for name in names if name in record.manifest.table_versions) for record in steps]
+        for number, (name, record) in enumerate(zip(pins, steps, strict=True)):
             table, version = name.rpartition(": ")[2], record.manifest.table_versions[name]
             if version < last.get(table, 0):
                 first, last = number, {}
             last[table] = version
         self.moving, self.steps = moving, steps[first:]
+        self._ends = _ends(self.steps, pins[first:])
         # Batches of the job that moves, and records by which one of the steps has put a job back.
         self._moves = [r for r in everything if r.manifest.job == mover]
         self._rewinds = [r for r in everything if r.rewound_by is not None]
@@ -162,7 +163,7 @@ class Timeline:
         done = None
         for number, step in enumerate(self.steps):
             if _done(step):
-                if step.finished_ts is None or step.finished_ts > moment:
+                if (end := self._ends[number]) is None or end > moment:
                     break
                 done = number
         return None if done is None else Boundary(done, None)
@@ -202,7 +203,7 @@ class Timeline:
         Of steps up to the end of the last one that is forgotten some are left: the last of each application id,
         restores and erasures. What was between them is not known, nor where jobs had read by then.
         """
-        end = self.steps[step].finished_ts if step >= 0 else None
+        end = self._ends[step] if step >= 0 else None
         return end is not None and end > moment
 
     def name(self, step: int) -> str:
@@ -215,6 +216,20 @@ class Timeline:
 def _pinned(record: BatchRecord, names: Sequence[str]) -> int | None:
     versions = record.manifest.table_versions
     return next((versions[name] for name in names if name in versions), None)
+
+
+def _ends(steps: Sequence[BatchRecord], pins: Sequence[str]) -> list[datetime | None]:
+    """When each step had ended, at the latest: one that shows a later time than the next on its table, which began after
+    it, ended by a clock that was ahead. pins: what each pinned a version as."""
+    ends, least = list[datetime | None](), dict[str, datetime]()
+    for step, pin in zip(reversed(steps), reversed(pins), strict=True):
+        end = step.finished_ts
+        if end is not None and pin in least:
+            end = min(end, least[pin])
+        if end is not None and _done(step):
+            least[pin] = end
+        ends.append(end)
+    return ends[::-1]
 
 
 def _done(record: BatchRecord) -> bool:

@@ -149,6 +149,18 @@ def test_times_count_what_had_finished_by_then() -> None:
     assert timeline.name(1) == "the end of ingest batch 1"
 
 
+def test_a_batch_that_ended_while_a_clock_was_ahead_is_not_later_than_those_after_it() -> None:
+    """Only what began after it counts: others, at work beside it, may have ended earlier."""
+    ahead = replace(record(1), finished_ts=BEGAN + timedelta(days=400))
+    timeline = Timeline([record(0), ahead, record(2), record(3)], DATA)
+    ends = [timeline.at(BEGAN + timedelta(minutes=minutes)) for minutes in range(1, 5)]
+    assert ends == [Boundary(0, None), Boundary(0, None), Boundary(2, None), Boundary(3, None)]
+    assert timeline.ends_after(BEGAN + timedelta(minutes=2), 1)
+    assert not timeline.ends_after(BEGAN + timedelta(minutes=3), 1)
+    last = Timeline([record(0), ahead], DATA)
+    assert last.at(BEGAN + timedelta(days=399)) == Boundary(0, None), "nothing says when it ended"
+
+
 def test_batches_of_requests_that_overlap_others_are_in_the_order_in_which_they_began() -> None:
     """Each job's versions grow; between two jobs they say nothing, since what is pinned is not the same table."""
     requests = "engagement/mutation_request"
