@@ -106,9 +106,7 @@ def _planned(stores: Stores, job: str, held: Sequence[Held], everything: Sequenc
     # A job is not put back while its batch is unfinished.
     later = [note for note in everything if note.manifest.sequence > manifest.sequence]
     restores = [note.manifest for note in later if job in rewinds_of(note.manifest)]
-    back = max(
-        (one for one in restores if _puts_back(stores, one, later)), key=lambda one: one.sequence, default=None
-    )
+    back = max((one for one in restores if _puts_back(stores, one, later)), key=lambda one: one.sequence, default=None)
     stored = stores.checkpoints.latest(job)
     is_known = stored is not None and _knows(stored, manifest, stores.checkpoints.applications(job)[0])
     if is_known and (back is None or stored is None or stored.manifest.sequence >= back.sequence):

@@ -10,10 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from engagement_platform.engine.model import Manifest, Transaction, manifest_from
 from engagement_platform.engine.table_logs import Held, Note, TableLogs, other_manifest
+from engagement_platform.errors import PlatformError, first_line
 from engagement_platform.lake import log
 
 # job@generation.token/process/commit
@@ -27,6 +30,17 @@ _AT_ONCE = 8
 """Logs read at a time: on an object store each waits for a few requests (a guess)."""
 
 
+class LogUnreadable(PlatformError):
+    """The log of a table does not say which batches it holds."""
+
+    def __init__(self, uri: str, cause: Exception) -> None:
+        super().__init__(
+            f"The log of the table {uri} cannot be read ({type(cause).__name__}: {first_line(cause)}), so it is not "
+            "known which batches it holds, and no job begins another one. Nothing was written. Put its _delta_log back "
+            "from a copy, or, where nobody needs the table, move its folder out of the lake."
+        )
+
+
 class LakeLogs(TableLogs):
     """The tables under one root."""
 
@@ -38,7 +52,10 @@ class LakeLogs(TableLogs):
         return log.tables_anywhere(self.root, hidden=False)
 
     def held(self, job: str | None = None) -> Sequence[Held]:
-        """Transactions of a job, or of all, that tables hold, by table. Called when a run begins: see `ids`."""
+        """Transactions of a job, or of all, that tables hold, by table. Called when a run begins: see `ids`.
+
+        Raises LogUnreadable.
+        """
         self._ids = {}
         names = self._tables()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -135,17 +152,35 @@ def held_transactions(uri: str) -> dict[str, int]:
     """The last version of each application id in the table as it is now; none where there is no table.
 
     delta-rs only answers for an id that one knows. Cost: a listing of the log, one column of its newest checkpoint, and
-    the entries after that, of which one kind of line is parsed.
+    the entries after that, of which one kind of line is parsed. Where that checkpoint is damaged, the one before it, or
+    none, and all entries since. Raises LogUnreadable where some of these are gone, or damaged themselves.
     """
     filesystem, path = log.opened(f"{uri}/_delta_log")
     names = log.names(f"{uri}/_delta_log")
     checkpoints = [found for name in names if (found := _CHECKPOINT.fullmatch(name))]
-    newest = max((found["version"] for found in checkpoints), default="")
-    entries = sorted(name for name in names if log.ENTRY.fullmatch(name) and name[:20] > newest)
+    versions = sorted({found["version"] for found in checkpoints}, reverse=True)
+    damage: Exception | None = None
+    for version in (*versions, ""):
+        entries = sorted(name for name in names if log.ENTRY.fullmatch(name) and name[:20] > version)
+        first = int(version) + 1 if version else 0
+        whole = range(first, max(first + len(entries), int(versions[0]) + 1 if versions else 0))
+        if damage is not None and [int(name[:20]) for name in entries] != list(whole):
+            continue
+        wanted = [*(found.string for found in checkpoints if found["version"] == version), *entries]
+        try:
+            return _transactions_in(filesystem, [f"{path}/{name}" for name in wanted])
+        except (ValueError, KeyError, OSError, pa.ArrowException) as error:
+            damage = damage or error
+    assert damage is not None, "the log was read"
+    raise LogUnreadable(uri, damage) from damage
+
+
+def _transactions_in(filesystem: pafs.FileSystem, paths: Iterable[str]) -> dict[str, int]:
+    """By checkpoints and entries in this order."""
     held: dict[str, int] = {}
-    for name in [*(found.string for found in checkpoints if found["version"] == newest), *entries]:
-        with filesystem.open_input_file(f"{path}/{name}") as file:
-            if name.endswith(".parquet"):
+    for path in paths:
+        with filesystem.open_input_file(path) as file:
+            if path.endswith(".parquet"):
                 parquet = pq.ParquetFile(file)
                 columns = [name for name in parquet.schema_arrow.names if name == "txn"]
                 actions = [row.get("txn") for row in parquet.read(columns=columns).to_pylist()]

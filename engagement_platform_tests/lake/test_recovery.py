@@ -24,7 +24,7 @@ from engagement_platform.engine.table_logs import (
     TableLogs,
 )
 from engagement_platform.errors import PlatformError
-from engagement_platform.lake.batch_logs import LakeLogs, held_transactions, note_of
+from engagement_platform.lake.batch_logs import LakeLogs, LogUnreadable, held_transactions, note_of
 from engagement_platform_tests.lake.recovering import (
     AT_ONCE,
     FIRST,
@@ -310,7 +310,7 @@ def test_a_job_that_a_restore_has_put_back_goes_on_from_there(world: World) -> N
 
 @pytest.mark.parametrize("ends", ["given up", "unfinished", "finished"])
 def test_only_a_restore_that_has_ended_puts_a_job_back(world: World, ends: str) -> None:
-    """Nothing is lost of the job, and the stores know of the restore; or of the one that was given up nothing is left."""
+    """Nothing is lost of the job, and the stores know of the restore; the one that was given up is in the tables."""
     world.run(1)
     (report,) = world.run(2)
     checkpoints = world.stores.checkpoints
@@ -354,6 +354,50 @@ def test_checkpoints_of_logs_change_nothing_about_what_is_found(world: World, lo
     assert [record.manifest.batch_id for record in history] == list(range(13, -1, -1))
     world.run(15)
     assert world.rows() == world.expected()
+
+
+@pytest.mark.parametrize("damaged", [1, 2], ids=["the newest checkpoint", "both"])
+@pytest.mark.parametrize("content", [b"", b"PAR1 and no more"])
+def test_a_damaged_checkpoint_of_a_log_keeps_nobody_while_its_entries_are_there(
+    world: World, damaged: int, content: bytes
+) -> None:
+    uri = f"{world.root}/{SECOND}"
+    for number in range(1, 8):
+        world.run(number)
+        if number in (3, 6):
+            DeltaTable(uri).create_checkpoint()
+    before = held_transactions(uri)
+    files = sorted(Path(uri, "_delta_log").glob("*.checkpoint.parquet"))
+    assert ([int(file.name[:20]) for file in files], list(before.values())) == ([2, 5], [6])
+    for file in files[-damaged:]:
+        file.write_bytes(content)
+    assert held_transactions(uri) == before
+    assert {each.batch_id for each in LakeLogs(world.root).held(JOB) if each.table == SECOND} == {6}
+
+
+@pytest.mark.parametrize("gone", [4, 5])
+def test_a_log_that_does_not_say_which_batches_its_table_holds_stops_jobs_by_its_name(world: World, gone: int) -> None:
+    """Of a table that none of them writes: what the checkpoint had is in no other file."""
+    world.run(1)
+    uri = f"{world.root}/shop/click"
+    for number in range(6):
+        append(world.root, "shop/click", [number], Transaction("another program", number))
+    DeltaTable(uri).create_checkpoint()
+    [checkpoint] = Path(uri, "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(b"")
+    assert world.run(2)
+    Path(uri, "_delta_log", f"{gone:020}.json").unlink()
+    with pytest.raises(LogUnreadable, match=r"shop/click cannot be read \(ArrowInvalid: .*Nothing was written"):
+        world.run(3)
+
+
+def test_an_entry_that_was_cut_off_stops_jobs_by_the_name_of_its_table(world: World) -> None:
+    world.run(1)
+    entry = Path(world.root, FIRST, "_delta_log", f"{0:020}.json")
+    line = next(line for line in entry.read_bytes().split(b"\n") if line.startswith(b'{"txn"'))
+    entry.write_bytes(line[:-5])
+    with pytest.raises(LogUnreadable, match=FIRST):
+        world.run(2)
 
 
 def test_what_decides_is_taken_from_the_manifest_when_the_setting_has_changed_meanwhile(world: World) -> None:

@@ -219,8 +219,8 @@ def _pinned(record: BatchRecord, names: Sequence[str]) -> int | None:
 
 
 def _ends(steps: Sequence[BatchRecord], pins: Sequence[str]) -> list[datetime | None]:
-    """When each step had ended, at the latest: one that shows a later time than the next on its table, which began after
-    it, ended by a clock that was ahead. pins: what each pinned a version as."""
+    """When each step had ended, at the latest: one that shows a later time than the next on its table, which began
+    after that, ended by a clock that was ahead. pins: what each pinned a version as."""
     ends, least = list[datetime | None](), dict[str, datetime]()
     for step, pin in zip(reversed(steps), reversed(pins), strict=True):
         end = step.finished_ts
