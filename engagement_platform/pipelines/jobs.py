@@ -40,7 +40,7 @@ from engagement_platform.pipelines.kafka_tables.tables import Stream
 from engagement_platform.pipelines.mutations.announce import apply_mutations
 from engagement_platform.pipelines.mutations.ingest import ingest_mutation_requests
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, rematerialize_aliases
-from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts
+from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, last_end
 from engagement_platform.pipelines.profiles.entity import PROFILE, profile
 from engagement_platform.pipelines.profiles.job import ingest_changes
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
@@ -48,6 +48,7 @@ from engagement_platform.pipelines.redrive import RedriveSource
 from engagement_platform.pipelines.replay import RecordedRanges, recorded_ranges
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
+from engagement_platform.sources.lateness import microseconds
 
 INGEST_ENGAGEMENTS = "ingest-engagements"
 INGEST_MUTATION_REQUESTS = "ingest-mutation-requests"
@@ -185,7 +186,8 @@ def read_topic(source: KafkaSource, spark: SparkSession, settings: Settings, man
 
 
 def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None]:
-    """Kafka timestamps of the first mutation requests of each partition that no finished batch has read.
+    """Kafka timestamps of the first mutation requests of each partition that no finished batch has read, and when the
+    last batch of another job ended: nobody else has seen a later time, so the clock that asks may be ahead.
 
     In milliseconds since 1970 UTC; None: unknown, also where the broker cannot say: a purge waits, and why the topic is
     not read is reported by the job that reads it. Asks no longer than PATIENCE.
@@ -196,9 +198,11 @@ def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None
         source = KafkaSource(settings.kafka.mutation_requests_topic, patient)
         # One that was made anew is not read to its end where the old one was.
         source.identify({} if last is None else last.manifest.identity)
-        return source.first_unread(None if last is None else last.unread_from).values()
+        unread = source.first_unread(None if last is None else last.unread_from).values()
     except PlatformError:
         return (None,)
+    ended = last_end(stores, REMATERIALIZE_ALIASES)
+    return [*unread, *([] if ended is None else [microseconds(ended) // 1000])]
 
 
 def redrive_jobs(reason: str, parts: Parts) -> list[MicroBatchJob[Any]]:

@@ -305,6 +305,16 @@ def side_by_side(*writes: Callable[[], None]) -> None:
             future.result()
 
 
+def last_end(stores: Stores, but: str) -> datetime | None:
+    """When the batch ended, by the clock of its host, that began last of those of all jobs but this one.
+
+    None: no job's last batch has ended. By that a clock can be compared with another one's.
+    """
+    lasts = (stores.checkpoints.latest(job) for job in stores.checkpoints.jobs() if job != but)
+    done = [last for last in lasts if last is not None and last.state is JobState.SUCCEEDED]
+    return max(done, key=lambda last: last.manifest.sequence).finished_ts if done else None
+
+
 def announced(stores: Stores) -> int:
     """Requests up to this sequence are announced by `apply-mutations`, under whatever application id; -1: none is."""
     last = stores.checkpoints.latest(APPLY_MUTATIONS)

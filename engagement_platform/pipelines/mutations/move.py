@@ -36,7 +36,8 @@ REMATERIALIZE_ALIASES = "rematerialize-aliases"
 KEY = ("organization_id", "engagement_date", "engagement_id")
 
 Unread = Callable[[], Collection[int | None]]
-"""Kafka timestamps of the first requests that are not read yet, as `purge_horizon` takes them."""
+"""Times up to which all requests are read, as `purge_horizon` takes them: Kafka timestamps of the first that are not
+read yet, and what else is known of the time."""
 
 PURGE_EVERY = timedelta(days=1)
 """A purge reads the hidden rows of the whole table; rows that are hidden a day longer harm nobody."""
@@ -58,16 +59,18 @@ class PendingChanges(NoIdentity):
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
         """What waits now; None when nothing does."""
         at = snapshot.snapshot(self.parts.lake.root)
-        begin = {"sequence": at.moved_up_to, "purge_before": start["purge_before"] if start else 0}
+        last = start["purge_before"] if start else 0
         newest = at.newest.get(MUTATION_REQUEST.name, -1)
 
         def are_announced() -> bool:
             return newest is not None and newest <= announced(self.parts.stores)
 
         settings = self.parts.settings.mutation
-        before = purge_before(begin["purge_before"], self.clock(), self.unread, settings, are_announced)
-        if before == begin["purge_before"] and not at.pends:
+        before = purge_before(last, self.clock(), self.unread, settings, are_announced)
+        if before == last and not at.pends:
             return None
+        # Where the time is taken back there is nothing to purge.
+        begin = {"sequence": at.moved_up_to, "purge_before": min(last, before)}
         return begin, {"sequence": max(at.newest_sequence, at.watermark), "purge_before": before}
 
 
@@ -78,6 +81,7 @@ def purge_horizon(now: datetime, unread: Iterable[int | None], settings: Mutatio
     timestamp of the first of them, in milliseconds since 1970 UTC; None where it has none. A partition that is read to
     its end counts up to `now`, one that is not up to its first unread record. So while nothing is read the horizon
     stands still, however long that takes.
+    Of other times it is the same: the least counts, so while two clocks disagree nothing is purged.
     The records behind it are at most `max_disorder` older; a first one that is further ahead of `now` than that says
     nothing about them, and neither does one without a timestamp. A request is on time up to `max_lateness` before its
     production.
@@ -95,11 +99,17 @@ def purge_before(
 ) -> int:
     """Up to which time deletions become final now, in microseconds since 1970 UTC; `last` when no purge is due.
 
+    A `last` that lies ahead of the clock, less than it has to, was found by a clock that was ahead: it is taken back,
+    since names keep what requests may change from then on, and no purge would be due before it.
     ready: whether a purge may begin and finds something. unread: asked only when both others allow a purge.
     """
+    at_most = purge_horizon(now, (), settings)
+    assert at_most is not None, "every request is read"
+    if microseconds(at_most) < last:
+        return max(microseconds(at_most), 0)
     due = from_microseconds(last) + PURGE_EVERY
     # If it is too early even with every request read, nobody has to be asked.
-    if (at_most := purge_horizon(now, (), settings)) is None or at_most < due or not ready():
+    if at_most < due or not ready():
         return last
     horizon = purge_horizon(now, unread(), settings)
     return last if horizon is None or horizon < due else microseconds(horizon)
