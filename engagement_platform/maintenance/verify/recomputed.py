@@ -10,21 +10,25 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.pipelines.engagements.schema import ROW_DDL, STATE, arrow_schema
 from engagement_platform.pipelines.mutations import rules
-from engagement_platform.pipelines.mutations.view import Pending, special_state
+from engagement_platform.pipelines.mutations.view import (
+    GROUP,
+    ROWS_PER_GROUP,
+    Pending,
+    in_portions,
+    portion,
+    portions_of,
+    special_state,
+)
 from engagement_platform.pipelines.state import content_of, struct_rows
-
-ROWS_PER_GROUP = 100_000
-"""Rows of an organization that one task recomputes; as Python objects about 300 MB (a guess)."""
 
 COMPARED_DDL: Final = "organization_id string, engagement_id string, wrong_identity boolean, wrong_content boolean"
 COMPARED: Final = arrow_schema(COMPARED_DDL)
 _COMPARED_COLUMNS = ["engagement_id", "person_id", "source_person_id", "version", "engagement", "original"]
-_GROUP = ("organization_id", "portion")
 
 Row = Mapping[str, Any]
 
@@ -62,17 +66,17 @@ def compare(data: DataFrame, pending: Pending, shown: DataFrame) -> DataFrame:
 
     data: the columns of ROW. shown: the view. Cost: shuffles the Data Table and the view, and recomputes every row.
     """
-    portions, watermark = _portions(data), pending.watermark
+    portions, watermark = portions_of(data, ROWS_PER_GROUP), pending.watermark
 
     def run(state: pa.Table, rows: pa.Table) -> pa.Table:
         organization_id = (state if state.num_rows else rows).column("organization_id")[0].as_py()
         return compared(organization_id, state.select(STATE.names).cast(STATE), rows, watermark)
 
-    held = shown.join(F.broadcast(portions), "organization_id").withColumn("portion", _portion(F.col("engagement_id")))
+    held = shown.join(F.broadcast(portions), "organization_id").withColumn("portion", portion(F.col("engagement_id")))
     # A column that both sides of a cogroup have of one frame is ambiguous to Spark in this process.
     held = held.drop("portions")
-    state = _state(data, pending, portions).groupBy(*_GROUP)
-    return state.cogroup(held.groupBy(*_GROUP)).applyInArrow(run, COMPARED_DDL)
+    state = in_portions(special_state(data, pending, portions), portions).groupBy(*GROUP)
+    return state.cogroup(held.groupBy(*GROUP)).applyInArrow(run, COMPARED_DDL)
 
 
 def recomputed(data: DataFrame, pending: Pending, before: int | None = None) -> DataFrame:
@@ -85,25 +89,8 @@ def recomputed(data: DataFrame, pending: Pending, before: int | None = None) -> 
         organization_id = state.column("organization_id")[0].as_py()
         return rules.current_rows(organization_id, state.select(STATE.names).cast(STATE), before=before)
 
-    return _state(data, pending, _portions(data)).groupBy(*_GROUP).applyInArrow(run, ROW_DDL)
-
-
-def _portions(data: DataFrame) -> DataFrame:
-    """organization_id, and in how many groups its rows are recomputed."""
-    return data.groupBy("organization_id").agg(F.ceil(F.count("*") / ROWS_PER_GROUP).alias("portions"))
-
-
-def _portion(engagement_id: Column) -> Column:
-    return F.pmod(F.xxhash64(engagement_id), F.col("portions"))
-
-
-def _state(data: DataFrame, pending: Pending, portions: DataFrame) -> DataFrame:
-    """The state of all organizations, and to which portion each of its rows belongs; edges belong to all."""
-    state = special_state(data, pending, portions).join(F.broadcast(portions), "organization_id")
-    of_one = F.array(_portion(F.coalesce("row.engagement_id", "patch.engagement_id")))
-    of_all = F.sequence(F.lit(0).cast("bigint"), F.col("portions") - 1)
-    split = state.withColumn("portion", F.explode(F.when(F.col("edge").isNull(), of_one).otherwise(of_all)))
-    return split.drop("portions")
+    portions = portions_of(data, ROWS_PER_GROUP)
+    return in_portions(special_state(data, pending, portions), portions).groupBy(*GROUP).applyInArrow(run, ROW_DDL)
 
 
 def _settled(state: pa.Table, watermark: int) -> Iterator[Row]:

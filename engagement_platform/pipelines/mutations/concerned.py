@@ -5,6 +5,8 @@ Pure functions over the schema STATE, by whole columns. What edges come to is de
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -27,6 +29,21 @@ def of_rows(state: pa.Table, *more: pa.Array) -> pa.Table:
     patched = pc.struct_field(state.column("patch"), "engagement_id")
     standing = pc.is_in(patched, value_set=pc.struct_field(row, "engagement_id").drop_null())
     return state.filter(pc.or_(pc.is_null(patched), standing))
+
+
+def in_parts(state: pa.Table, size: int) -> Iterator[pa.Table]:
+    """The state in parts of about so many rows. All of an engagement is in one of them, and each edge in every one.
+
+    What a row comes to follows from edges and its own engagement, so the parts come to what the whole comes to.
+    """
+    parts = -(-(state.num_rows - state.column("row").null_count) // size)
+    if parts < 2:
+        yield state
+        return
+    ids = (pc.struct_field(one_chunk(state.column(kind)), "engagement_id") for kind in ("row", "patch"))
+    codes = pc.fill_null(pc.coalesce(*ids).dictionary_encode().indices, -1).to_numpy()
+    for number in range(parts):
+        yield state.filter(pa.array((codes < 0) | (codes % parts == number)))
 
 
 def of_edges_since(state: pa.Table, since: int) -> pa.Table:

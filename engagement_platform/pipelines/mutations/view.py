@@ -18,11 +18,16 @@ from pyspark.sql import functions as F
 from engagement_platform.pipelines.engagements.schema import ROW, ROW_DDL, STATE
 from engagement_platform.pipelines.frames import no_state, state_part
 from engagement_platform.pipelines.mutations import rules
-from engagement_platform.pipelines.mutations.concerned import of_rows
+from engagement_platform.pipelines.mutations.concerned import in_parts, of_rows
 from engagement_platform.pipelines.mutations.connected_components import moves as moves_of
 
 ID = ["organization_id", "engagement_id"]
 PERSON = ["organization_id", "source_person_id"]
+ROWS_PER_GROUP = 100_000
+"""Rows of an organization that a rule looks at together; as Python objects about 300 MB (a guess)."""
+
+Rule = Callable[[str, pa.Table], pa.Table]
+"""Of `rules`: of an organization and its state."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +81,11 @@ def changed(data: DataFrame, pending: Pending, horizon: datetime | None) -> Data
 
     Deleted rows have no person_id. horizon: rows that edges before it delete become tombstones; every request that may
     still be accepted has this execution_ts or a later one. None: no row does.
-    Cost: as `current`, and with a horizon one more look at the hidden rows.
+    Cost: as `current`, and with a horizon one more look at the hidden rows, which are counted by organization.
     """
     data, moves = data.select(*ROW.names), _moves(pending)
     special = special_rows(pending, moves)
-    rule: Callable[[str, pa.Table], pa.Table] = rules.current_rows
+    rule: Rule = rules.current_rows
     if horizon is not None:
         rule = partial(rules.base_rows, horizon=horizon)
         hidden = _named(data.where("person_id IS NULL AND source_person_id IS NOT NULL"))
@@ -89,7 +94,9 @@ def changed(data: DataFrame, pending: Pending, horizon: datetime | None) -> Data
         return data.limit(0)
     special = special.localCheckpoint(eager=False)
     plain, held = split(data, moves, special)
-    found = by_rule(held, pending, special, rule, ROW_DDL)
+    # A tenant may have deleted millions; what else is special is as much as batches bring.
+    portions = None if horizon is None else portions_of(special, ROWS_PER_GROUP)
+    found = by_rule(held, pending, special, rule, ROW_DDL, portions)
     if moves is None:
         return found
     moved = with_move(plain, moves, "now", F.col("person_id")).where(~F.col("now").eqNullSafe(F.col("person_id")))
@@ -152,14 +159,54 @@ def with_move(data: DataFrame, moves: DataFrame, name: str, otherwise: Column) -
 
 
 def by_rule(
-    held: DataFrame, pending: Pending, special: DataFrame, rule: Callable[[str, pa.Table], pa.Table], ddl: str
+    held: DataFrame,
+    pending: Pending,
+    special: DataFrame,
+    rule: Rule,
+    ddl: str,
+    portions: DataFrame | None = None,
 ) -> DataFrame:
-    """What a rule makes of special rows, with the newer images of their ids. ddl: the columns that the rule returns."""
+    """What a rule makes of special rows, with the newer images of their ids. ddl: the columns that the rule returns.
+
+    portions: by how many tasks an organization is looked at, as of `portions_of`, each of them; None: by one.
+    """
 
     def run(state: pa.Table) -> pa.Table:
-        return rule(state.column("organization_id")[0].as_py(), of_rows(state.cast(STATE)))
+        return _of_group(rule, state)
 
-    return special_state(held, pending, special).groupBy("organization_id").applyInArrow(run, ddl)
+    state = special_state(held, pending, special)
+    if portions is None:
+        return state.groupBy("organization_id").applyInArrow(run, ddl)
+    return in_portions(state, portions).groupBy(*GROUP).applyInArrow(run, ddl)
+
+
+def _of_group(rule: Rule, state: pa.Table) -> pa.Table:
+    """What a rule makes of one group, a part after the other: the Python objects of many rows would kill the worker."""
+    organization_id = state.column("organization_id")[0].as_py()
+    parts = in_parts(state.select(STATE.names).cast(STATE), ROWS_PER_GROUP)
+    return pa.concat_tables([rule(organization_id, of_rows(part)) for part in parts])
+
+
+def portions_of(rows: DataFrame, size: int) -> DataFrame:
+    """organization_id, and in how many portions of about so many of these rows it is looked at. Cost: one aggregate."""
+    return rows.groupBy("organization_id").agg(F.ceil(F.count("*") / size).alias("portions"))
+
+
+def portion(engagement_id: Column) -> Column:
+    """In which of `portions` an engagement is."""
+    return F.pmod(F.xxhash64(engagement_id), F.col("portions"))
+
+
+GROUP = ("organization_id", "portion")
+
+
+def in_portions(state: DataFrame, portions: DataFrame) -> DataFrame:
+    """A state, and to which portion each of its rows belongs; edges belong to all."""
+    state = state.join(F.broadcast(portions), "organization_id")
+    of_one = F.array(portion(F.coalesce("row.engagement_id", "patch.engagement_id")))
+    of_all = F.sequence(F.lit(0).cast("bigint"), F.col("portions") - 1)
+    split = state.withColumn("portion", F.explode(F.when(F.col("edge").isNull(), of_one).otherwise(of_all)))
+    return split.drop("portions")
 
 
 def special_state(held: DataFrame, pending: Pending, special: DataFrame) -> DataFrame:

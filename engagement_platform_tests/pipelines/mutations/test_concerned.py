@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 
 from engagement_platform.pipelines.engagements.rules import resolve
 from engagement_platform.pipelines.engagements.schema import COPY
-from engagement_platform.pipelines.mutations import rules
-from engagement_platform.pipelines.mutations.concerned import components, of_edges_since, of_rows
+from engagement_platform.pipelines.mutations import rules, view
+from engagement_platform.pipelines.mutations.concerned import components, in_parts, of_edges_since, of_rows
 from engagement_platform.pipelines.state import one_chunk
 from engagement_platform_tests.pipelines.lakes import MemoryLake, copy_of
 from engagement_platform_tests.pipelines.mutations import oracle
@@ -61,6 +62,34 @@ def test_rows_come_to_what_they_come_to_with_all_edges_and_patches_of_the_organi
                 assert rules.changes("org", few, since) == rules.changes("org", some, since)
             left_out = {kind: left_out[kind] + count(some, kind) - count(few, kind) for kind in left_out}
     assert min(left_out.values()) > 20, left_out
+
+
+def test_rows_of_a_group_that_go_part_by_part_come_to_what_they_come_to_together(
+    lakes: list[MemoryLake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = list[int]()
+    for lake in lakes:
+        whole = lake.state(None, None)
+        horizon = sorted(edge["execution_ts"] for edge in lake.edges)[len(lake.edges) // 2]
+        for rule in (rules.current_rows, partial(rules.base_rows, horizon=horizon), partial(rules.changes, since=2)):
+
+            def seen(organization_id: str, state: pa.Table, rule: view.Rule = rule) -> pa.Table:
+                looked_at.append(count(state, "row"))
+                return rule(organization_id, state)
+
+            monkeypatch.setattr(view, "ROWS_PER_GROUP", 5)
+            parts = view._of_group(seen, whole)
+            monkeypatch.setattr(view, "ROWS_PER_GROUP", 1_000)
+            together = view._of_group(rule, whole)
+            assert parts.schema == together.schema
+            assert sorted(map(repr, parts.to_pylist())) == sorted(map(repr, together.to_pylist()))
+    assert len(looked_at) > 2 * 3 * len(lakes), "groups are split"
+    assert max(looked_at) <= 2 * 5, "rows of a part, of which some have several images"
+
+
+def test_few_rows_stay_in_one_part(lakes: list[MemoryLake]) -> None:
+    whole = lakes[0].state(None, None)
+    assert [part is whole for part in in_parts(whole, whole.num_rows)] == [True]
 
 
 def test_new_edges_move_what_they_move_with_all_others(lakes: list[MemoryLake]) -> None:

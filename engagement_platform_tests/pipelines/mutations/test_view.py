@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from engagement_platform.pipelines.mutations import view
 from engagement_platform.pipelines.mutations.connected_components import GraphFramesMissing
-from engagement_platform.pipelines.mutations.view import Pending, current
+from engagement_platform.pipelines.mutations.view import Pending, changed, current
 from engagement_platform_tests.conftest import without_graphframes
 from engagement_platform_tests.pipelines.lakes import MemoryLake
 from engagement_platform_tests.pipelines.mutations.histories import random_history
@@ -48,6 +49,21 @@ def test_the_view_shows_what_the_rules_show_with_anything_pending(spark: SparkSe
     else:
         with pytest.raises(GraphFramesMissing, match="max_edges_per_group"):
             current(base, split)
+
+
+def test_a_purge_looks_at_a_large_organization_in_portions_and_finds_what_it_finds_at_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lakes = [run(random_history(seed, conflicts=True, size=40), Random(seed)) for seed in range(30)]
+    base, images, edges, patches = map(spark.createDataFrame, state_tables(lakes, pending_after))
+    waits = Pending(WATERMARK, images, edges, patches, moves_identity=True)
+    dates = sorted(edge["execution_ts"] for lake in lakes for edge in lake.edges)
+    horizon = dates[len(dates) // 2]
+    whole = changed(base, waits, horizon).toArrow()
+    monkeypatch.setattr(view, "ROWS_PER_GROUP", 2)
+    found = changed(base, waits, horizon).toArrow()
+    assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, whole.to_pylist()))
+    assert [row for row in whole.to_pylist() if row["source_person_id"] is None], "no tombstone was made"
 
 
 def pending(table: pa.Table) -> bool:
