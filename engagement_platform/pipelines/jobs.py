@@ -44,7 +44,7 @@ from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts, last_end
 from engagement_platform.pipelines.profiles.entity import PROFILE, profile
 from engagement_platform.pipelines.profiles.job import ingest_changes
 from engagement_platform.pipelines.profiles.rematerialize import rematerialize
-from engagement_platform.pipelines.redrive import RedriveSource
+from engagement_platform.pipelines.redrive import RedriveSource, undone
 from engagement_platform.pipelines.replay import RecordedRanges, recorded_ranges
 from engagement_platform.settings import Settings
 from engagement_platform.sources.kafka import KafkaSource
@@ -218,7 +218,7 @@ def redrive_jobs(reason: str, parts: Parts) -> list[MicroBatchJob[Any]]:
         (INGEST_ENGAGEMENTS, ingest_engagements),
         (INGEST_MUTATION_REQUESTS, partial(ingest_mutation_requests, judges_lateness=False)),
     ):
-        source = RedriveSource(parts.lake, QUARANTINE, job, reason)
+        source = RedriveSource(parts.lake, QUARANTINE, job, reason, undone(parts.stores))
         jobs.append(build(f"{REDRIVE_QUARANTINE}:{job}:{reason}", source, source.read, parts))
     return jobs
 
@@ -232,7 +232,8 @@ def redrive_declared(declared: Stream | DeclaredEntity, reason: str, parts: Part
     quarantine = QUARANTINE if isinstance(declared, DeclaredEntity) else declared.quarantine
     if log.version(quarantine.uri(parts.settings.lake)) is None:
         return None
-    source, name = RedriveSource(parts.lake, quarantine, job, reason), f"{REDRIVE_QUARANTINE}:{job}:{reason}"
+    source = RedriveSource(parts.lake, quarantine, job, reason, undone(parts.stores))
+    name = f"{REDRIVE_QUARANTINE}:{job}:{reason}"
     if isinstance(declared, DeclaredEntity):
         return ingest_changes(declared.entity, source, source.read, parts, name)
     return ingest_stream(declared, source, source.read, parts, name)

@@ -5,6 +5,7 @@ What a record has to be is the job's business: a redrive is that job under anoth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from engagement_platform.engine.fencing import Committer
-from engagement_platform.engine.job import Step
-from engagement_platform.engine.model import Counts, Limits, Manifest, NoIdentity, Offsets, Source
+from engagement_platform.engine.job import Step, Stores
+from engagement_platform.engine.model import Counts, JobState, Limits, Manifest, NoIdentity, Offsets, Source
 from engagement_platform.lake.contract import Table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.restore import whole
@@ -33,11 +34,23 @@ def turn_of(table: Table) -> str:
     return f"{table.name}, landing"
 
 
+def undone(stores: Stores) -> list[tuple[int, str]]:
+    """Batches that restores have undone, each with the sequence of its restore; not those of one that was given up.
+
+    What they have landed is gone, and their marks, which a restore leaves in quarantine, say nothing any more.
+    """
+    restores = stores.checkpoints.history("restore-tables")
+    done = [r.manifest for r in restores if r.state is JobState.SUCCEEDED and "abandoned_by" not in r.details]
+    named = [(one.sequence, one.source.get("undone")) for one in done]
+    return [(sequence, batch) for sequence, batches in named if isinstance(batches, list) for batch in batches]
+
+
 @dataclass
 class RedriveSource(NoIdentity):
     """Records that a job refused for a reason and that are not marked, some at a time.
 
-    Offsets {"version": v, "row": n}: a version of quarantine, and a place among these records in it.
+    Offsets {"version": v, "row": n, "restored": s}: a version of quarantine, a place among these records in it, and the
+    sequence up to which restores count that have undone a mark.
     """
 
     lake: Lake
@@ -46,6 +59,8 @@ class RedriveSource(NoIdentity):
     job: str
     """Who refused them, as `ingest-…`, when it re-read (`reread-…`), or in a redrive (`…:<job>:<reason>`)."""
     reason: str
+    undone: Sequence[tuple[int, str]] = ()
+    """As of the function."""
     _left: list[tuple[Offsets, Offsets]] | None = field(default=None, init=False)
 
     def plan(self, start: Offsets | None, limits: Limits, mean_bytes: float | None) -> tuple[Offsets, Offsets] | None:  # noqa: ARG002
@@ -57,10 +72,10 @@ class RedriveSource(NoIdentity):
             self._left = None
         if self._left is None:
             version = self.lake.version(self.table)
-            rows = self._waiting(version).count()
-            size = limits.max_records
-            places = [(at, min(at + size, rows)) for at in range(0, rows, size)]
-            self._left = [({"version": version, "row": a}, {"version": version, "row": b}) for a, b in places]
+            restored = max((sequence for sequence, _ in self.undone), default=0)
+            rows, size = self._waiting(version, restored).count(), limits.max_records
+            of = {"version": version, "restored": restored}
+            self._left = [({**of, "row": at}, {**of, "row": min(at + size, rows)}) for at in range(0, rows, size)]
         return self._left.pop(0) if self._left else None
 
     def size(self, start: Offsets, end: Offsets) -> int:
@@ -73,11 +88,12 @@ class RedriveSource(NoIdentity):
         Out: topic, partition, offset, key, value, timestamp (when they were refused).
         """
         start, end = manifest.start["row"], manifest.end["row"]
-        ordered = self._waiting(manifest.end["version"]).orderBy("batch_sequence", *COORDINATES, "value")
+        waiting = self._waiting(manifest.end["version"], manifest.end.get("restored", 0))
+        ordered = waiting.orderBy("batch_sequence", *COORDINATES, "value")
         ordered = ordered.select(*_RECORD, "timestamp")
         return ordered.offset(start).limit(end - start)
 
-    def _waiting(self, version: int) -> DataFrame:
+    def _waiting(self, version: int, restored: int) -> DataFrame:
         """Of records with one place, which a topic that was made anew has, the newest: the others come after it.
 
         By the batch that refused them first, of any job: those of a job begin again at 0 after a reset.
@@ -85,7 +101,13 @@ class RedriveSource(NoIdentity):
         by = F.col("job_name")
         its_own = by.isin(self.job, self.job.replace("ingest-", "reread-", 1)) | by.contains(f":{self.job}:")
         held = self.lake.read(self.table, version).where(its_own)
-        marked = F.bool_or(F.col("reason_code") == REDRIVEN)
+        is_mark = F.col("reason_code") == REDRIVEN
+        batch = F.concat_ws(" batch ", "job_name", F.col("batch_id").cast("string"))
+        for sequence, name in self.undone:
+            # Batches begin again at 0 after a reset: of an earlier one of this name the restore has undone nothing.
+            if sequence <= restored and name.startswith("redrive-"):
+                is_mark &= ~((batch == name) & (F.col("batch_sequence") < sequence))
+        marked = F.bool_or(is_mark)
         asked = F.bool_or(F.col("reason_code") == self.reason)
         first = F.min("batch_sequence").alias("batch_sequence")
         since = F.min("ingestion_ts").alias("timestamp")

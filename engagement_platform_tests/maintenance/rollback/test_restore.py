@@ -37,9 +37,12 @@ from engagement_platform.maintenance.verify.messages import verify
 from engagement_platform.pipelines.jobs import INGEST_ENGAGEMENTS, INGEST_MUTATION_REQUESTS
 from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS
+from engagement_platform.pipelines.redrive import REDRIVEN
 from engagement_platform.pipelines.snapshot import snapshot
 from engagement_platform.settings import LayoutSettings
 from engagement_platform_tests.ingestion.conftest import MakeWorld
+from engagement_platform_tests.ingestion.oracle import engagement
+from engagement_platform_tests.ingestion.test_again import REFUSED, RIGHT, TOO_STRICT, reasons, redrive, summed, today
 from engagement_platform_tests.ingestion.test_crashes import Crash, crash_at
 from engagement_platform_tests.ingestion.world import World, ignore
 from engagement_platform_tests.maintenance.rollback.filled import (
@@ -136,6 +139,22 @@ def test_tables_that_were_compacted_since_go_back_with_the_one_that_is_asked_for
     restoring(three).run(asked)
     assert held(three, versions(three)) == wanted
     assert restoring(three).run(asked) is None, "they are there already"
+
+
+@pytest.mark.slow
+def test_what_a_redrive_landed_and_a_restore_undid_lands_by_a_redrive_once_more(make_world: MakeWorld) -> None:
+    strict = make_world(decoding=TOO_STRICT)
+    strict.produce([today("known"), engagement("org", "late")])
+    strict.run()
+    relaxed, before = strict.under(decoding=RIGHT), strict.lake.version(strict.data)
+    assert summed(redrive(relaxed, REFUSED))["landed"] == 1
+    landed = relaxed.data_rows()
+    restored(relaxed, before)
+    assert [row[1] for row in relaxed.data_rows()] == ["known"]
+    assert reasons(relaxed) == {REFUSED: 1, REDRIVEN: 1}, "quarantine stays"
+    totals = summed(redrive(relaxed, REFUSED))
+    assert (totals["landed"], totals["redriven"], relaxed.data_rows()) == (1, 1, landed)
+    assert summed(redrive(relaxed, REFUSED)).get("rows_in", 0) == 0
 
 
 @pytest.mark.slow
