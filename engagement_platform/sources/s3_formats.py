@@ -96,7 +96,7 @@ class Shape:
         made = {
             "_file": lambda: pa.repeat(pa.scalar(file.url), rows),
             "_line": lambda: pa.array(lines, pa.int64()),
-            "_event_ts": lambda: pa.repeat(pa.scalar(_event_time(file), _MADE["_event_ts"]), rows),
+            "_event_ts": lambda: pa.repeat(pa.scalar(event_time(file), _MADE["_event_ts"]), rows),
             CORRUPT: lambda: pa.repeat(pa.scalar(corrupt, pa.string()), rows),
         }
         read = iter(columns)
@@ -317,7 +317,8 @@ def _pieces(numbered: Iterator[Line]) -> Iterator[list[Line]]:
         yield piece
 
 
-def _event_time(file: S3File) -> datetime | None:
+def event_time(file: S3File) -> datetime | None:
+    """When an object arrived, UTC; None where its announcement does not say."""
     try:
         time = datetime.fromisoformat(file.event_time or "")
         return time.astimezone(UTC) if time.tzinfo else None

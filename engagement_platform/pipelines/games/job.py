@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 
@@ -48,8 +48,12 @@ from engagement_platform.pipelines.games.pipe import (
 from engagement_platform.pipelines.parts import FEW_ROWS, Appends, kept, side_by_side, tune_for
 from engagement_platform.pipelines.pinned_settings import as_pinned, that_decide
 from engagement_platform.settings import Settings
+from engagement_platform.sources.s3_events import S3File
+from engagement_platform.sources.s3_formats import event_time
 
 _DECIDING = ("max_lateness", "max_ahead", "duplicate_window")
+
+_CLOCKS_AGREE = timedelta(hours=1)
 
 RECOUNT = "recount-live-ops"
 """Stands for a job where figures are counted from tables."""
@@ -235,8 +239,9 @@ def game_events(
         if last is not None and last.attempts > 1 and (lines is None or lines.batch_id != manifest.batch_id):
             # Nothing is written, and an attempt ended before it had read all: perhaps it is more than fits.
             source.split(manifest.end)
-        own = as_pinned(settings, manifest)
-        return open_batch(lake.under(own), manifest, feed, source.objects(manifest.start, manifest.end), tombstones)
+        own, objects = as_pinned(settings, manifest), source.objects(manifest.start, manifest.end)
+        seen_before = manifest.is_replay or may_be_replayed(stores.checkpoints, feed, objects.files)
+        return open_batch(lake.under(own), manifest, feed, objects, tombstones, seen_before=seen_before)
 
     return MicroBatchJob(
         name=name,
@@ -265,11 +270,30 @@ def is_half_written(stores: Stores, manifest: Manifest) -> bool:
     return (manifest.app_id, manifest.batch_id) in there
 
 
-def open_batch(lake: Lake, manifest: Manifest, feed: Feed, objects: BatchObjects, tombstones: Tombstones) -> GameBatch:
+def may_be_replayed(checkpoints: CheckpointStore, feed: Feed, files: Iterable[S3File]) -> bool:
+    """Whether a replay may have read one of these objects before their announcements were: it was there by then, as far
+    as the clocks of S3 and of these machines agree.
+    """
+    last = checkpoints.history(feed.replay_job, limit=1)
+    if not last:
+        return False
+    until = last[0].manifest.ingestion_ts + _CLOCKS_AGREE
+    return any(arrived is None or arrived <= until for arrived in map(event_time, files))
+
+
+def open_batch(
+    lake: Lake,
+    manifest: Manifest,
+    feed: Feed,
+    objects: BatchObjects,
+    tombstones: Tombstones,
+    *,
+    seen_before: bool,
+) -> GameBatch:
     """Read and decode the objects, and hold the events against what the tables have at the manifest's versions.
 
-    tombstones: whose lines are dropped. Cost: three Spark jobs with results: over the decoded lines, their players, and
-    the plan; where refused lines may be in quarantine already, one over those.
+    tombstones: whose lines are dropped. seen_before: refused lines may be in quarantine already. Cost: three Spark jobs
+    with results: over the decoded lines, their players, and the plan; with seen_before one over the refused lines.
     """
     types, window = feed.types, lake.settings.games.duplicate_window
     # Nobody knows how many lines there are; most batches have few.
@@ -284,7 +308,7 @@ def open_batch(lake: Lake, manifest: Manifest, feed: Feed, objects: BatchObjects
     plan = new_events(decoded, landed, stays, window)
     rows = landed_by_type(plan)
     refused, refused_rows = plan.where("reason_code IS NOT NULL"), stays.refused
-    if refused_rows and manifest.is_replay:
+    if refused_rows and seen_before:
         quarantine = feed.quarantine
         refused = kept(not_there_yet(refused, lake, quarantine, manifest.table_versions[quarantine.name]))
         refused_rows = refused.count()
