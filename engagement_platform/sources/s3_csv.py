@@ -1,4 +1,4 @@
-"""Lines of CSV as Arrow columns: a row is a line, and nothing that is a part of a longer one passes for a row.
+"""Lines of CSV as Arrow columns: a row is a line, whatever the others are.
 
 Types in, functions out; which bytes are a line is `s3_formats`.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,8 +27,9 @@ class NotCsv(Exception):
 
 def header_of(line: bytes, delimiter: str) -> list[str]:
     """The names in the first line. Raises NotCsv."""
+    text = line.removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
     try:
-        return _fields(line.removeprefix(b"\xef\xbb\xbf"), delimiter)
+        return next(csv.reader([text], delimiter=delimiter, strict=True))
     except csv.Error:
         raise NotCsv from None
 
@@ -39,13 +39,11 @@ def rows_reader(
 ) -> Callable[[Lines], Sequence[pa.Array]]:
     """A function from lines to columns, of which those that the lines do not have are null.
 
-    names: of the values of a line. It raises NotCsv when one of the lines is no row: halves of what it refused may
-    follow, but no other lines from before.
+    names: of the values of a line. It raises NotCsv when one of the lines is no row.
     """
     # An empty line is a row where there is one column. Only the last row, below, is such.
     parsing = pa_csv.ParseOptions(delimiter=delimiter, ignore_empty_lines=False)
     no_values = (delimiter * (len(names) - 1)).encode()
-    check = _quotes_checker(delimiter)
 
     def parsed(content: bytes, types: dict[str, pa.DataType]) -> pa.Table:
         # One block, since a line that does not fit into one fails.
@@ -63,7 +61,7 @@ def rows_reader(
     def read(lines: Lines) -> Sequence[pa.Array]:
         # The row without values is one only where no quote before it is open.
         content = b"\n".join([*(line for _number, line in lines), no_values, b""])
-        check(lines, content)
+        _check(lines, content)
         try:
             table = parsed(content, {column.name: column.type for column in columns})
             if table.num_rows != len(lines) + 1:
@@ -82,38 +80,11 @@ def rows_reader(
     return read
 
 
-def _quotes_checker(delimiter: str) -> Callable[[Lines, bytes], None]:
-    """A function that raises NotCsv when a line has an odd number of quotes, stands between two that are one quoted
-    value, or has a carriage return in it, which would divide it. Its bytes: of all lines.
+def _check(lines: Lines, content: bytes) -> None:
+    """Raises NotCsv for a line with an odd number of quotes, which is a part of a value with a line break or cut off,
+    and for one that a carriage return would divide. content: of all lines.
     """
-    seen, within = 0, set[int]()
-
-    def is_one_value(first: bytes, last: bytes) -> bool:
-        return _wrong(first, delimiter) == "unexpected end of data" and not _wrong(b'"' + last, delimiter)
-
-    def check(lines: Lines, content: bytes) -> None:
-        nonlocal seen, within
-        odd = [line for line in lines if line[1].count(b'"') % 2] if b'"' in content else []
-        if lines[-1][0] > seen:
-            # No half of lines that were seen together.
-            seen = lines[-1][0]
-            spans = ((one[0], two[0]) for one, two in pairwise(odd) if is_one_value(one[1], two[1]))
-            within = {number for first, last in spans for number in range(first + 1, last)}
-        if odd or (within and any(number in within for number, _line in lines)):
-            raise NotCsv(_OPEN)
-        if b"\r" in content and any(b"\r" in line.rstrip(b"\r") for _number, line in lines):
-            raise NotCsv("a carriage return within the line")
-
-    return check
-
-
-def _wrong(line: bytes, delimiter: str) -> str:
-    try:
-        _fields(line, delimiter)
-    except csv.Error as wrong:
-        return str(wrong)
-    return ""
-
-
-def _fields(line: bytes, delimiter: str) -> list[str]:
-    return next(csv.reader([line.decode(errors="replace")], delimiter=delimiter, strict=True))
+    if b'"' in content and any(line.count(b'"') % 2 for _number, line in lines):
+        raise NotCsv(_OPEN)
+    if b"\r" in content and any(b"\r" in line.rstrip(b"\r") for _number, line in lines):
+        raise NotCsv("a carriage return within the line")

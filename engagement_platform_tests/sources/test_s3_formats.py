@@ -152,7 +152,7 @@ OPEN = "a quote that is not closed"
     [
         (b'1,"a, comment\nwith, commas"\n5,x\n', [(5, "x", 3)], f"line 1: {OPEN}, and 1 more"),
         (b'1,"two\nlines"\n5,x\n', [(5, "x", 3)], f"line 1: {OPEN}, and 1 more"),
-        (b'1,"a\n2,b\n3,""c""\nd"\n5,x\n', [(5, "x", 5)], f"line 1: {OPEN}, and 3 more"),
+        (b'1,"a\n2,b\nd"\n5,x\n', [(2, "b", 2), (5, "x", 4)], f"line 1: {OPEN}, and 1 more"),
         (b'5,x\n1,"cut o', [(5, "x", 1)], f"line 2: {OPEN}"),
         (b'5,x\n1,a"b"",\n', [(5, "x", 1)], f"line 2: {OPEN}"),
         (b'1,"cut\n5,x\n1,"cut\n', [(5, "x", 2)], f"line 1: {OPEN}, and 1 more"),
@@ -162,7 +162,7 @@ OPEN = "a quote that is not closed"
         (b'5,"x"\r\n6,"a""b, c"\n7,""\n', [(5, "x", 1), (6, 'a"b, c', 2), (7, "", 3)], ""),
     ],
 )
-def test_a_row_of_csv_is_a_line_and_no_part_of_a_longer_one_passes_for_it(
+def test_a_row_of_csv_is_a_line_and_neither_begins_nor_ends_within_quotes(
     content: bytes, good: list[tuple[object, ...]], bad: str
 ) -> None:
     rows, found, broken = rows_of(content, shape("a int, b string, _line long", fileFormat="csv"))
