@@ -232,11 +232,13 @@ class LeaseStore:
         purpose: str,
         wait: timedelta = timedelta(0),
         on_wait: Callable[[Holder], None] | None = None,
+        above: int = 0,
     ) -> Lease:
         """Hold the lease `name`, first come first served.
 
         purpose: what for, shown to others. wait: how long to wait for others; zero tries once.
-        on_wait: called with each holder that it waits for.
+        on_wait: called with each holder that it waits for. above: the fence gets a greater number than this, which
+        something beside the stores has seen.
         Raises LeaseUnavailable after `wait`, StoresUnavailable.
         """
         ticket: int | None = None
@@ -251,7 +253,7 @@ class LeaseStore:
                     free = row is None or self._is_free(row, now)
                     before_us = self._first_waiter(connection, name, ticket, now)
                     if free and before_us is None:
-                        fence, replaced = self._take(connection, name, purpose, row, now)
+                        fence, replaced = self._take(connection, name, purpose, row, now, above)
                         connection.execute(LEASE_WAITER.delete().where(LEASE_WAITER.c.ticket == ticket))
                     elif wait > timedelta(0):
                         ticket = _keep_place(connection, ticket, name, purpose, now)
@@ -299,10 +301,16 @@ class LeaseStore:
         return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
     def _take(
-        self, connection: Connection, name: str, purpose: str, row: Row[tuple[object, ...]] | None, now: datetime
+        self,
+        connection: Connection,
+        name: str,
+        purpose: str,
+        row: Row[tuple[object, ...]] | None,
+        now: datetime,
+        above: int,
     ) -> tuple[Fence, Holder | None]:
         """Write the lease down as ours; the fence, and who held it before and never released it."""
-        me, fencing = this_process(), _next_number(0 if row is None else row.fencing)
+        me, fencing = this_process(), _next_number(above if row is None else max(row.fencing, above))
         replaced = None if row is None or row.owner is None else _holder(row)
         # Kept until the lease is released: a later successor, too, has to know whose writes may be under way.
         purposes = dict.fromkeys((purpose, *(replaced.purposes if replaced is not None else ())))

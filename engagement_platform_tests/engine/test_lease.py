@@ -110,6 +110,17 @@ def test_fencing_numbers_only_grow(leases: LeaseStore, clock: FakeClock) -> None
     taken.release()
 
 
+def test_a_number_that_something_else_has_seen_is_left_behind_by_all_later_ones(leases: LeaseStore) -> None:
+    with leases.acquire(NAME, purpose="p") as lease:
+        seen = lease.fence.number + 2**40
+    with leases.acquire(NAME, purpose="p", above=seen) as lease:
+        above = lease.fence.number
+    with leases.acquire(NAME, purpose="p", above=seen) as lease:
+        assert seen < above < lease.fence.number
+    with leases.acquire(NAME, purpose="p") as lease:
+        assert lease.fence.number > above
+
+
 def test_a_holder_from_before_a_restore_of_the_stores_does_not_find_its_number_again(
     engine: Engine, leases: LeaseStore
 ) -> None:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from engagement_platform.engine.fencing import lease_transaction
 from engagement_platform.engine.job import Callbacks, Stores
-from engagement_platform.engine.lease import Lease
+from engagement_platform.engine.lease import Fence, Lease
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished, blocking_batches
 from engagement_platform.errors import PlatformError
 from engagement_platform.lake import driver_lease, log
@@ -246,11 +246,15 @@ def _alone(settings: Settings, stores: Stores, table: str, callbacks: Callbacks)
     A drain holds its job's lease from its first batch to its last, and has the layout of its start in mind.
     In one order, and the table's last: those who hold one job and want tables never wait in a circle.
     """
-    leases = []
+    leases, own = [], f"table/{table}"
+    # Stores that are new or from a backup count from below what the table has, and Delta would skip the commit.
+    found = log.open_log(f"{settings.lake}/{table}")
+    seen = None if found is None else found.transaction_version(lease_transaction(Fence(own, 0)).app_id)
     with ExitStack() as held:
-        for name in [*(f"job/{job}" for job in sorted(WRITERS)), f"table/{table}"]:
+        for name in [*(f"job/{job}" for job in sorted(WRITERS)), own]:
             on_wait, wait = partial(callbacks.on_wait, name), settings.stores.lease_wait
-            taken = stores.leases.acquire(name, purpose=MIGRATE, wait=wait, on_wait=on_wait)
+            above = seen or 0 if name == own else 0
+            taken = stores.leases.acquire(name, purpose=MIGRATE, wait=wait, on_wait=on_wait, above=above)
             leases.append(held.enter_context(taken))
         if others := blocking_batches("", {table}, stores.checkpoints.unfinished()):
             raise OthersBatchUnfinished(MIGRATE, {table}, others)

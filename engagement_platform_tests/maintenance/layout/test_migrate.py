@@ -23,8 +23,9 @@ from typer.testing import CliRunner
 
 from engagement_platform.cli import app
 from engagement_platform.engine.database import writing
+from engagement_platform.engine.fencing import lease_transaction
 from engagement_platform.engine.job import Callbacks
-from engagement_platform.engine.lease import LeaseUnavailable
+from engagement_platform.engine.lease import Fence, LeaseUnavailable
 from engagement_platform.engine.model import Manifest, Transaction
 from engagement_platform.engine.schema import LEASE
 from engagement_platform.engine.unfinished_batches import OthersBatchUnfinished
@@ -33,7 +34,14 @@ from engagement_platform.lake.contract import AUTO_COMPACT, ContractBroken
 from engagement_platform.lake.engagement import MAPPING, data_table
 from engagement_platform.lake.lake import Lake
 from engagement_platform.lake.repartition import last_relaid, scheme_of
-from engagement_platform.maintenance.layout.migrate import Migrated, MigrationDiffers, NotMigratable, plan, run
+from engagement_platform.maintenance.layout.migrate import (
+    Migrated,
+    MigrationDiffers,
+    NotMigratable,
+    _alone,
+    plan,
+    run,
+)
 from engagement_platform.maintenance.rollback import plan as rollback
 from engagement_platform.maintenance.rollback.groups import RestoreRefused
 from engagement_platform.settings import LayoutScheme, LayoutSettings, Settings, StoreSettings
@@ -325,3 +333,15 @@ def test_a_migration_that_is_killed_is_begun_anew_or_found_done(spark: SparkSess
     assert (scheme_of(home.uri), home.rows()) == ("organization", home.before)
     done = home.migrate(spark, "organization")
     assert_migrated(home, done, "organization")
+
+
+def test_a_migration_by_stores_that_are_new_commits_above_what_the_table_has_of_former_ones(tmp_path: Path) -> None:
+    """Delta would skip a commit under a number that is not greater, and the table would keep its layout."""
+    home = Home(tmp_path, "liquid")
+    before = lease_transaction(Fence(f"table/{DATA}", 7 << 40))
+    plant.append(DeltaTable(home.uri), engagement_rows("org-1", 9, 1), before)
+    settings = home.settings("organization")
+    with _alone(settings, home.seeded.stores, DATA, Callbacks()) as leases:
+        own = lease_transaction(leases[-1].fence)
+    assert own.app_id == before.app_id
+    assert own.version > before.version
