@@ -99,8 +99,8 @@ def purge_before(
 ) -> int:
     """Up to which time deletions become final now, in microseconds since 1970 UTC; `last` when no purge is due.
 
-    A `last` that lies ahead of the clock, less than it has to, was found by a clock that was ahead: it is taken back,
-    since names keep what requests may change from then on, and no purge would be due before it.
+    A `last` that this clock cannot find yet was found by one that was ahead. It is taken back: until then names would
+    keep nothing of what requests may still change, and no purge would be due.
     ready: whether a purge may begin and finds something. unread: asked only when both others allow a purge.
     """
     at_most = purge_horizon(now, (), settings)

@@ -26,6 +26,9 @@ PERSON = ["organization_id", "source_person_id"]
 ROWS_PER_GROUP = 100_000
 """Rows of an organization that a rule looks at together; as Python objects about 300 MB (a guess)."""
 
+_HIDDEN = "person_id IS NULL AND source_person_id IS NOT NULL"
+"""Of deleted rows that are no tombstones."""
+
 Rule = Callable[[str, pa.Table], pa.Table]
 """Of `rules`: of an organization and its state."""
 
@@ -85,18 +88,23 @@ def changed(data: DataFrame, pending: Pending, horizon: datetime | None) -> Data
     """
     data, moves = data.select(*ROW.names), _moves(pending)
     special = special_rows(pending, moves)
-    rule: Rule = rules.current_rows
-    if horizon is not None:
-        rule = partial(rules.base_rows, horizon=horizon)
-        hidden = _named(data.where("person_id IS NULL AND source_person_id IS NOT NULL"))
-        special = hidden if special is None else special.unionByName(hidden)
-    if special is None:
-        return data.limit(0)
-    special = special.localCheckpoint(eager=False)
-    plain, held = split(data, moves, special)
-    # A tenant may have deleted millions; what else is special is as much as batches bring.
-    portions = None if horizon is None else portions_of(special, ROWS_PER_GROUP)
-    found = by_rule(held, pending, special, rule, ROW_DDL, portions)
+    if special is not None:
+        special = special.localCheckpoint(eager=False)
+    if horizon is None:
+        if special is None:
+            return data.limit(0)
+        plain, held = split(data, moves, special)
+        found = by_rule(held, pending, special, rules.current_rows, ROW_DDL)
+    else:
+        # A tenant may have deleted millions: not looked up by their ids, which each task would have to hold, and not
+        # in one task. What else is special is as much as batches bring.
+        hidden, plain = data.where(_HIDDEN), data.where(f"NOT ({_HIDDEN})")
+        named, held = _named(hidden), hidden
+        if special is not None:
+            plain, held = split(plain, moves, special)
+            named, held = special.unionByName(named), held.unionByName(hidden)
+        portions = portions_of(named, ROWS_PER_GROUP).localCheckpoint(eager=False)
+        found = by_rule(held, pending, portions, partial(rules.base_rows, horizon=horizon), ROW_DDL, portions)
     if moves is None:
         return found
     moved = with_move(plain, moves, "now", F.col("person_id")).where(~F.col("now").eqNullSafe(F.col("person_id")))
@@ -166,9 +174,10 @@ def by_rule(
     ddl: str,
     portions: DataFrame | None = None,
 ) -> DataFrame:
-    """What a rule makes of special rows, with the newer images of their ids. ddl: the columns that the rule returns.
+    """What a rule makes of held rows, with the newer images of their ids. ddl: the columns that the rule returns.
 
-    portions: by how many tasks an organization is looked at, as of `portions_of`, each of them; None: by one.
+    special: has their organization_id. portions: by how many tasks each organization is looked at, as of `portions_of`;
+    None: by one.
     """
 
     def run(state: pa.Table) -> pa.Table:
