@@ -325,7 +325,7 @@ def test_an_error_is_none_of_the_product_where_a_fault_of_its_round_may_cause_it
     assert wrong([failed(INGEST, why)], {kind, PROCESS}) == []
 
 
-@pytest.mark.parametrize("kind", KINDS - {CLOCK, CONNECT, PROCESS} - LASTING)
+@pytest.mark.parametrize("kind", sorted(KINDS - {CLOCK, CONNECT, PROCESS} - LASTING))
 @pytest.mark.parametrize("why", ["LeaseLost: no heartbeat", "FenceNotPlaced: others", "LeaseUnavailable: waited 30 s"])
 def test_leases_are_lost_only_by_what_keeps_a_run_from_its_stores_or_stops_it(kind: str, why: str) -> None:
     assert wrong([failed(INGEST, why)], {kind}) == [f"failed {INGEST}: {why}"]
