@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, timedelta
 from functools import partial
@@ -185,24 +185,25 @@ def read_topic(source: KafkaSource, spark: SparkSession, settings: Settings, man
     return source.read(spark, manifest.start, manifest.end, tasks=settings.spark.default_parallelism)
 
 
-def unread_requests(settings: Settings, stores: Stores) -> Collection[int | None]:
-    """Kafka timestamps of the first mutation requests of each partition that no finished batch has read, and when the
-    last batch of another job ended: nobody else has seen a later time, so the clock that asks may be ahead.
+def unread_requests(settings: Settings, stores: Stores) -> Iterator[int | None]:
+    """When the last batch of another job ended, since the clock that asks may be ahead where nobody has seen a later
+    time; then, asked only for these, Kafka timestamps of each partition's first mutation request that waits unread.
 
     In milliseconds since 1970 UTC; None: unknown, also where the broker cannot say: a purge waits, and why the topic is
     not read is reported by the job that reads it. Asks no longer than PATIENCE.
     """
     patient = settings.kafka.model_copy(update={"timeout": min(settings.kafka.timeout, PATIENCE)})
     last = stores.checkpoints.latest(INGEST_MUTATION_REQUESTS)
+    if (ended := last_end(stores, REMATERIALIZE_ALIASES)) is not None:
+        yield microseconds(ended) // 1000
     try:
         source = KafkaSource(settings.kafka.mutation_requests_topic, patient)
         # One that was made anew is not read to its end where the old one was.
         source.identify({} if last is None else last.manifest.identity)
-        unread = source.first_unread(None if last is None else last.unread_from).values()
+        unread = source.first_unread(None if last is None else last.unread_from)
     except PlatformError:
-        return (None,)
-    ended = last_end(stores, REMATERIALIZE_ALIASES)
-    return [*unread, *([] if ended is None else [microseconds(ended) // 1000])]
+        unread = {"": None}
+    yield from unread.values()
 
 
 def redrive_jobs(reason: str, parts: Parts) -> list[MicroBatchJob[Any]]:

@@ -6,7 +6,7 @@ announced. Once a day rows that are deleted for good become tombstones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, reduce
@@ -35,9 +35,9 @@ from engagement_platform.sources.lateness import from_microseconds, microseconds
 REMATERIALIZE_ALIASES = "rematerialize-aliases"
 KEY = ("organization_id", "engagement_date", "engagement_id")
 
-Unread = Callable[[], Collection[int | None]]
+Unread = Callable[[], Iterable[int | None]]
 """Times up to which all requests are read, as `purge_horizon` takes them: Kafka timestamps of the first that are not
-read yet, and what else is known of the time."""
+read yet, and what else is known of the time. What costs least comes first."""
 
 PURGE_EVERY = timedelta(days=1)
 """A purge reads the hidden rows of the whole table; rows that are hidden a day longer harm nobody."""
@@ -111,8 +111,13 @@ def purge_before(
     # If it is too early even with every request read, nobody has to be asked.
     if at_most < due or not ready():
         return last
-    horizon = purge_horizon(now, unread(), settings)
-    return last if horizon is None or horizon < due else microseconds(horizon)
+    horizon, times = at_most, list[int | None]()
+    for time in unread():
+        times.append(time)
+        if (known := purge_horizon(now, times, settings)) is None or known < due:
+            return last
+        horizon = known
+    return microseconds(horizon)
 
 
 @dataclass(frozen=True)

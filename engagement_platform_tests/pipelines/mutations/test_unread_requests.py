@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -15,7 +16,12 @@ from engagement_platform.engine.model import Limits, Manifest, Offsets
 from engagement_platform.lake.lake import Lake
 from engagement_platform.pipelines import jobs
 from engagement_platform.pipelines.jobs import INGEST_MUTATION_REQUESTS, open_stores, unread_requests
-from engagement_platform.pipelines.mutations.move import REMATERIALIZE_ALIASES, PendingChanges, purge_horizon
+from engagement_platform.pipelines.mutations.move import (
+    REMATERIALIZE_ALIASES,
+    PendingChanges,
+    purge_before,
+    purge_horizon,
+)
 from engagement_platform.pipelines.parts import APPLY_MUTATIONS, Parts
 from engagement_platform.settings import Settings, StoreSettings
 from engagement_platform.sources.kafka import KafkaSource
@@ -64,7 +70,7 @@ def test_what_was_read_of_another_topic_says_nothing_of_this_one(
     stores = open_stores(settings)
     if read_from is not None:
         ran(stores, INGEST_MUTATION_REQUESTS, NOW, {"0": 1}, {"topic_id": read_from})
-        waiting = waiting or [microseconds(NOW) // 1000]
+        waiting = [microseconds(NOW) // 1000, *waiting]
     assert list(unread_requests(settings, stores)) == waiting
 
 
@@ -85,6 +91,20 @@ def test_no_deletion_is_final_by_a_clock_that_is_further_than_that_of_the_last_b
     assert horizon(settings, stores, NOW) is None, "which of two clocks is ahead is not known"
     ran(stores, INGEST_MUTATION_REQUESTS, NOW + timedelta(hours=1), {"0": 1})
     assert horizon(settings, stores, NOW + timedelta(hours=1)) == by_then + timedelta(hours=1)
+
+
+def test_a_lake_in_which_nothing_happens_asks_no_broker_for_a_purge_that_cannot_be(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores, asked = open_stores(settings), list[str]()
+    ran(stores, INGEST_MUTATION_REQUESTS, NOW, {"0": 1})
+    purged = purge_before(0, NOW, partial(unread_requests, settings, stores), settings.mutation, lambda: True)
+    assert purged == microseconds(NOW - settings.mutation.max_disorder - settings.mutation.max_lateness)
+    monkeypatch.setattr(Topic, "identify", lambda *_: asked.append("the broker"))
+    for day in range(1, 30):
+        unread = partial(unread_requests, settings, stores)
+        assert purge_before(purged, NOW + timedelta(days=day), unread, settings.mutation, lambda: True) == purged
+    assert asked == []
 
 
 def test_a_time_that_a_clock_which_was_ahead_has_left_is_taken_back_and_purges_nothing(settings: Settings) -> None:
