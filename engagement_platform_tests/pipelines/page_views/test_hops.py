@@ -253,7 +253,7 @@ def test_a_drain_of_a_hop_s_table_is_one_batch_and_a_stream_of_a_reader_has_batc
     lake: Any = Lake(RemoteSession("sc://127.0.0.1:1"), Settings(home=tmp_path))  # type: ignore[arg-type]
 
     def options(frame: Any) -> dict[str, str]:
-        return dict(frame._plan.to_proto(lake.spark.client).root.read.data_source.options)
+        return dict(frame._plan.plan(lake.spark.client).read.data_source.options)
 
     for hop in (SESSIONS, DAYS):
         found = options(_source(hop, lake))
