@@ -78,10 +78,11 @@ def test_no_column_that_a_pipe_adds_can_be_one_that_was_declared(
 ) -> None:
     columns = [each.split()[0] for each in changes_ddl(WIDE.shape).split(",")]
     monkeypatch.setattr(DataFrame, "columns", property(lambda _: columns))
-    rows = spark.read.format("delta").load("decoded")
+    rows: Any = spark.read.format("delta").load("decoded")
     refusing = replace(WIDE, inserts_are_new=True, unknown_update="quarantine")
-    landed: Any = [rows.select(WIDE.key, F.lit(True).alias("__is_made"))]
-    for frame in (by_policies(rows, refusing, landed, {"0": 1}), with_tombstones(rows, rows)):  # type: ignore[arg-type]
+    landed = [rows.select(WIDE.key, F.lit(True).alias("__is_made"))]
+    made: list[Any] = [by_policies(rows, refusing, landed, {"0": 1}), with_tombstones(rows, rows)]
+    for frame in made:
         names = re.findall(r'(?<!\w)(?:name|unparsed_identifier): "(\w+)"', str(frame._plan.plan(spark.client)))
         # `broadcast` is a hint.
         added = set(names) - {*columns, "broadcast"}
