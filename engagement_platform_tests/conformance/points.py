@@ -403,7 +403,7 @@ NO_COMMIT: Mapping[str, str] = {
 
 SITES: Mapping[str, int] = {
     "cli.consumers.consume": 2,
-    "consumers.output.JsonLines.put": 4,
+    "consumers.output.JsonLines.put": 3,
     "consumers.output.JsonLines.replace": 4,
     "consumers.output.ParquetFiles._write": 3,
     "consumers.output.ParquetFiles.replace": 2,
