@@ -18,10 +18,10 @@ setup: ## create .venv from the pinned lock, check Java, download the jars; star
 run: setup ## everything on this machine: Kafka, Spark, Dagster and its UI, sample traffic; Ctrl-C stops it
 	@exec $(BIN)/engagement-platform up
 
-test: setup lint ## lint, then every test but the slow ones and those of the first day (22 to 30 minutes on 2 cores)
+test: setup lint ## lint, then every test but the slow ones and those of the first day (40 to 50 minutes on 2 cores)
 	@$(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not slow and not browser and not first_day"
 
-test-first-day: setup ## what a newcomer does and sees: the tutorial, services, and the UI in Chromium (8 to 12 minutes)
+test-first-day: setup ## what a newcomer does and sees: the tutorial, services, and the UI in Chromium (13 minutes)
 	@$(PYTEST) -m "(browser or first_day) and not slow"
 
 test-fast: setup ## tests without broker, browser, PostgreSQL and process kills
