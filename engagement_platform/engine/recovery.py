@@ -126,7 +126,8 @@ def _key(manifest: Manifest) -> tuple[str, int]:
 def _was_reset(stores: Stores, job: str, app_ids: frozenset[str]) -> bool:
     """Whether the job begins anew with its next batch: all that tables hold of it was known, and given up."""
     known, current = stores.checkpoints.applications(job)
-    return current is not None and current not in app_ids <= known and stores.checkpoints.latest(job) is None
+    is_new = current is not None and current not in app_ids
+    return is_new and app_ids <= known and stores.checkpoints.latest(job) is None
 
 
 def _puts_back(stores: Stores, restore: Manifest, notes: Iterable[Note]) -> bool:

@@ -16,7 +16,7 @@ PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
 """A declared name, of a column or a part of a table's: SQL takes it without quotes, and no two differ by case alone."""
 
 TABLE_NAME = re.compile(r"[A-Za-z0-9_]+(/[A-Za-z0-9_]+)+")
-"""A table of the lake, whoever writes it, spelled in the one way by which cursors and locks know it."""
+"""A table of the lake, also one that others write, spelled in the one way by which cursors and locks know it."""
 
 OPENED = "engagement_platform.opened_by_erasure"
 """Property of an append-only table while an erasure removes rows from it, and after one that died meanwhile."""
